@@ -1,0 +1,3 @@
+"""Lightning callbacks, one per file; each says "Observes" or "Changes training"."""
+
+__all__: list[str] = []

@@ -1,0 +1,1 @@
+"""Recipes: one YAML file per study, found by name."""

@@ -1,0 +1,1 @@
+"""Data sets, loaders, samplers, group partitions and Lightning data modules."""

@@ -1,0 +1,1 @@
+"""Metrics: pure functions, and thin torchmetrics classes over them."""

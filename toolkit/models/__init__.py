@@ -1,0 +1,1 @@
+"""LightningModules: each joins a net, a loss, its metrics and an optimiser."""

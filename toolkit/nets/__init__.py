@@ -1,0 +1,1 @@
+"""Nets: torch modules and their builders, with explicit signatures."""
