@@ -56,7 +56,7 @@ def max_across_ranks(values: Shaped[Tensor, "*axes"]) -> Shaped[Tensor, "*axes"]
     return _reduced(values, dist.ReduceOp.MAX) if world_size() > 1 else values
 
 
-def gather_rows(values: Shaped[Tensor, "rows *axes"]) -> Shaped[Tensor, "all_rows *axes"]:
+def gather_rows(values: Shaped[Tensor, " rows *axes"]) -> Shaped[Tensor, " all_rows *axes"]:
     """Rows of all ranks, in the order of the ranks; ranks may hold different numbers of rows.
 
     Shorter ranks are padded for the exchange and cut back afterwards, so no row is counted twice.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 __all__ = ["History", "read_history", "read_json", "write_csv", "write_json"]
 
@@ -71,7 +71,7 @@ class History:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "History":
         return self
 
     def __exit__(

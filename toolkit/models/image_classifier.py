@@ -1,0 +1,122 @@
+"""Classifier of images over any net: cross-entropy, accuracy, optimiser and schedule."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import lightning as L
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from toolkit.metrics import LossAndAccuracy
+
+__all__ = ["ImageClassifier", "OptimizerFactory", "ScheduleFactory"]
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+ScheduleFactory = Callable[[Optimizer, int], LRScheduler]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class ImageClassifier(L.LightningModule):
+    """Classifier whose steps return ``{"loss", "logits"}``, so that callbacks can read them.
+
+    A batch is a mapping with ``inputs`` ``(batch, channels, height, width)`` and ``targets``
+    ``(batch,)``; where it holds ``weight`` (see :class:`toolkit.data.ArrayLoader`), the training
+    loss is multiplied by it, which makes a partial last batch that is divided unevenly over ranks
+    count each example once.
+
+    Logged, each a mean over examples of all ranks:
+
+    | key | when |
+    | --- | --- |
+    | ``train/loss``, ``train/acc`` | training epochs, on the batches as trained |
+    | ``val/loss``, ``val/acc``, ``val/error`` | validation epochs |
+    | ``test/loss``, ``test/acc``, ``test/error`` | tests |
+
+    Args:
+        net: Maps ``inputs`` to logits ``(batch, classes)``.
+        optimizer: Takes the parameters, returns the optimiser.
+        schedule: Takes the optimiser and the number of updates of the run, returns a schedule
+            that steps at every update; ``None`` keeps the learning rate.
+        loss: Takes logits and targets, returns one loss per example, or their mean.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: OptimizerFactory,
+        schedule: ScheduleFactory | None = None,
+        loss: Loss = nn.functional.cross_entropy,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.loss = loss
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self.means = nn.ModuleDict({f"{split}_means": LossAndAccuracy() for split in _SPLITS})
+
+    def forward(self, inputs: Float[Tensor, " batch *shape"]) -> Float[Tensor, "batch classes"]:
+        """Logits of a batch."""
+        logits: Tensor = self.net(inputs)
+        return logits
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """Mean loss of the batch, and its logits."""
+        logits = self(batch["inputs"])
+        loss = self.loss(logits, batch["targets"]).mean()
+        self._means("train").update(loss, logits, batch["targets"])
+        return {"loss": loss * batch["weight"] if "weight" in batch else loss, "logits": logits}
+
+    def on_train_epoch_end(self) -> None:
+        """Log the means of the epoch."""
+        self._log_means("train")
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """Mean loss of the batch, and its logits."""
+        return self._evaluate("val", batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means over the validation set."""
+        self._log_means("val")
+
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """Mean loss of the batch, and its logits."""
+        return self._evaluate("test", batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the means over the test set."""
+        self._log_means("test")
+
+    def configure_optimizers(self) -> Any:
+        """The recipe's optimiser, and its schedule over the run's real number of updates."""
+        optimizer = self._optimizer(self.parameters())
+        if self._schedule is None:
+            return optimizer
+        schedule = self._schedule(optimizer, int(self.trainer.estimated_stepping_batches))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def _evaluate(self, split: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        logits = self(batch["inputs"])
+        loss = self.loss(logits, batch["targets"]).mean()
+        self._means(split).update(loss, logits, batch["targets"])
+        return {"loss": loss, "logits": logits}
+
+    def _log_means(self, split: str) -> None:
+        means = self._means(split)
+        loss, acc = means.compute()  # over all ranks: torchmetrics has reduced the sums
+        means.reset()
+        values = {f"{split}/loss": loss, f"{split}/acc": acc}
+        if split != "train":
+            values[f"{split}/error"] = 1 - acc
+        self.log_dict(values)
+
+    def _means(self, split: str) -> LossAndAccuracy:
+        means = self.means[f"{split}_means"]
+        return cast(LossAndAccuracy, means)
+
+
+_SPLITS = ("train", "val", "test")
