@@ -59,8 +59,7 @@ def folder(tmp_path, results):
 
 
 def study_of(results):
-    claims = {"helps": claim_from_node(NODE)}
-    return build_study("toy", results, claims, meta={"title": "Toy"}, claim_nodes={"helps": NODE})
+    return build_study({"recipe": "toy", "title": "Toy"}, results, {"helps": NODE})
 
 
 def test_moments_are_those_of_the_sample(results):

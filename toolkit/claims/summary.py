@@ -17,23 +17,17 @@ _BUDGETS = ("seconds", "updates", "epochs", "examples_seen")
 
 
 def build_study(
-    recipe: str,
-    results: Results,
-    claims: Mapping[str, Claim],
-    *,
-    meta: Mapping[str, Any] | None = None,
-    claim_nodes: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any], results: Results, nodes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The content of ``study.json``.
 
     Args:
-        recipe: Name of the recipe.
+        meta: ``recipe`` (its name) and what else to keep for the report: ``title``, ``paper``,
+            ``description``, ``minutes``, ``device``, ``report`` (its settings).
         results: ``{variant: {seed: content of result.json}}``, variants in the recipe's order; a
             failed run has ``status`` ``failed`` and ``error``, one line.
-        claims: The claims by name.
-        meta: What else to keep for the report: ``title``, ``paper``, ``description``,
-            ``minutes``, ``report`` (its settings).
-        claim_nodes: The claims as plain ``_target_`` nodes, from which the report judges again.
+        nodes: The claims by name as plain ``_target_`` nodes; one that cannot be built is
+            *not tested*.
 
     Returns:
         ``recipe``, ``title``, ``meta``, ``variants`` (per variant ``n``, ``seeds``, ``metrics``,
@@ -41,16 +35,27 @@ def build_study(
         ddof 1 and ``values`` in the order of the seeds), ``claims``, ``claim_nodes``,
         ``failed``. A number that is absent or not finite is ``None``.
     """
-    meta = dict(meta or {})
-    judged = [evaluate(claim, results, name) for name, claim in claims.items()]
-    return _study(recipe, results, judged, meta, dict(claim_nodes or {}))
+    return {
+        "recipe": meta["recipe"],
+        "title": meta.get("title") or meta["recipe"],
+        "meta": dict(meta),
+        "variants": {name: _variant(runs) for name, runs in results.items()},
+        "claims": [_judge(name, node, results).as_dict() for name, node in nodes.items()],
+        "claim_nodes": dict(nodes),
+        "failed": [
+            {"variant": name, "seed": seed, "error": run.get("error")}
+            for name, runs in results.items()
+            for seed, run in sorted(runs.items())
+            if run.get("status") == "failed"
+        ],
+    }
 
 
 def summarise(folder: Path) -> dict[str, Any]:
     """The content of ``study.json``, worked out again from the record alone.
 
     Runs are read from their folders; title, claims and the order of variants from the
-    ``study.json`` that is there. A claim that cannot be built is *not tested*.
+    ``study.json`` that is there.
 
     Raises:
         FileNotFoundError: If the folder holds neither ``study.json`` nor a run.
@@ -65,10 +70,8 @@ def summarise(folder: Path) -> dict[str, Any]:
     for failure in old.get("failed", []):
         run = {"status": "failed", "error": failure.get("error")}
         results.setdefault(failure["variant"], {}).setdefault(failure["seed"], run)
-    nodes = old.get("claim_nodes", {})
-    judged = [_judge_node(name, node, results) for name, node in nodes.items()]
-    recipe = old.get("recipe", folder.name)
-    return _study(recipe, results, judged, old.get("meta", {}), nodes)
+    meta = {"recipe": folder.resolve().name, **old.get("meta", {})}
+    return build_study(meta, results, old.get("claim_nodes", {}))
 
 
 def read_results(
@@ -122,7 +125,7 @@ def _as_floats(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(v) if k in bounds and v is not None else v for k, v in arguments.items()}
 
 
-def _judge_node(name: str, node: Mapping[str, Any], results: Results) -> ClaimResult:
+def _judge(name: str, node: Mapping[str, Any], results: Results) -> ClaimResult:
     try:
         return evaluate(claim_from_node(node), results, name)
     except ValueError as error:
@@ -131,29 +134,6 @@ def _judge_node(name: str, node: Mapping[str, Any], results: Results) -> ClaimRe
         return ClaimResult(
             name, text, source, "not tested", {"reason": reason}, f"not tested: {reason}"
         )
-
-
-def _study(
-    recipe: str,
-    results: Results,
-    claims: Sequence[ClaimResult],
-    meta: dict[str, Any],
-    claim_nodes: dict[str, Any],
-) -> dict[str, Any]:
-    return {
-        "recipe": recipe,
-        "title": meta.get("title") or recipe,
-        "meta": meta,
-        "variants": {name: _variant(runs) for name, runs in results.items()},
-        "claims": [claim.as_dict() for claim in claims],
-        "claim_nodes": claim_nodes,
-        "failed": [
-            {"variant": name, "seed": seed, "error": run.get("error")}
-            for name, runs in results.items()
-            for seed, run in sorted(runs.items())
-            if run.get("status") == "failed"
-        ],
-    }
 
 
 def _variant(runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
