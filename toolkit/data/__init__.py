@@ -1,1 +1,30 @@
 """Data sets, loaders, samplers, group partitions and Lightning data modules."""
+
+from toolkit.data.arrays import ImageArrays
+from toolkit.data.augment import Augmentation, FlipAndCrop
+from toolkit.data.digits import Digits
+from toolkit.data.groups import Groups, class_by_attribute
+from toolkit.data.loader import ArrayLoader, Normalize
+from toolkit.data.module import ImageData, Source
+from toolkit.data.sampler import EpochSampler
+from toolkit.data.split import stratified_split
+from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
+
+__all__ = [
+    "ArrayLoader",
+    "Augmentation",
+    "Digits",
+    "EpochSampler",
+    "FlipAndCrop",
+    "Groups",
+    "ImageArrays",
+    "ImageData",
+    "Normalize",
+    "Source",
+    "Spurious",
+    "add_corner_patch",
+    "class_by_attribute",
+    "color_images",
+    "spurious_attributes",
+    "stratified_split",
+]

@@ -1,0 +1,134 @@
+"""The order of an epoch, drawn from (seed, epoch) alone, and its division over ranks."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from toolkit import distributed
+
+__all__ = ["EpochSampler", "LocalBatch", "epoch_generator"]
+
+
+class LocalBatch(NamedTuple):
+    """This rank's share of a global batch: positions ``start..stop - 1`` of the epoch's order.
+
+    ``weight`` is ``local_count * world_size / global_count`` where the ranks' shares differ in
+    size, else ``None``: a local mean times its weight, averaged over ranks, is the global mean.
+    """
+
+    start: int
+    stop: int
+    weight: float | None
+
+
+class EpochSampler:
+    """Divides each epoch's order into global batches, and each of these over the ranks.
+
+    The order depends on the seed and the epoch only, so every rank draws the same one and the
+    number of ranks changes nothing. A rank's share of a global batch is a contiguous piece of it;
+    the sizes of the shares differ by at most one. Rank and world size are read when they are
+    needed: a sampler may be made before there is a process group.
+
+    Args:
+        num_examples: Length of an epoch.
+        batch_size: Examples of a global batch, over all ranks.
+        shuffle: Draw a new permutation for each epoch; such a sampler is for training and gives
+            every rank a non-empty share of every batch. Without it the order is ``0, 1, ...``, and
+            a rank without a share of the last batch has one batch fewer.
+        drop_last: Leave out a partial last batch.
+        seed: At least 0.
+
+    Raises:
+        ValueError: If an argument is out of range, or no batch is left.
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        _check_seed(seed)
+        if num_examples < (batch_size if drop_last else 1):
+            raise ValueError(
+                f"batch_size must be at most the number of examples, {num_examples}, where "
+                f"drop_last is on, got {batch_size}. Use a smaller batch_size, or drop_last: false."
+            )
+        self.num_examples = num_examples
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order comes next; Lightning calls this before each epoch."""
+        self.epoch = epoch
+
+    def order(self) -> Int[Tensor, " examples"]:
+        """The global order of the current epoch, the same on every rank."""
+        if not self.shuffle:
+            return torch.arange(self.num_examples)
+        return torch.randperm(self.num_examples, generator=self.generator(_ORDER))
+
+    def generator(self, stream: int) -> torch.Generator:
+        """A fresh generator of the current epoch; different streams are independent."""
+        return epoch_generator(self.seed, self.epoch, stream)
+
+    def __len__(self) -> int:
+        """The number of this rank's batches."""
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[LocalBatch]:
+        rank, world = distributed.rank(), distributed.world_size()
+        self._check_division(world)
+        for first in range(0, self.num_examples, self.batch_size):
+            count = min(self.batch_size, self.num_examples - first)
+            if count < self.batch_size and self.drop_last:
+                return
+            start, stop = first + count * rank // world, first + count * (rank + 1) // world
+            weight = None if count % world == 0 else (stop - start) * world / count
+            if stop > start:
+                yield LocalBatch(start, stop, weight)
+
+    def _check_division(self, world: int) -> None:
+        if not self.shuffle:
+            return
+        if self.batch_size % world:
+            fitting = self.batch_size // world * world
+            sizes = [str(size) for size in (fitting, fitting + world) if size]
+            raise ValueError(
+                f"batch_size must be a multiple of the number of processes, {world}, got "
+                f"{self.batch_size}. Use {' or '.join(sizes)}."
+            )
+        last = self.num_examples % self.batch_size
+        if 0 < last < world and not self.drop_last:
+            raise ValueError(
+                f"the last batch must hold at least one example for each of {world} processes, got "
+                f"{last} ({self.num_examples} examples in batches of {self.batch_size}). "
+                "Use drop_last: true, or another batch_size."
+            )
+
+
+def epoch_generator(seed: int, epoch: int, stream: int = 0) -> torch.Generator:
+    """A generator that depends on the three numbers (each at least 0) and on nothing else."""
+    _check_seed(seed)
+    words = np.random.SeedSequence([seed, epoch, stream]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(words[0]))
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}.")
+
+
+_ORDER = 0
