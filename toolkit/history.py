@@ -5,8 +5,8 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 __all__ = ["History", "read_history", "read_json", "write_csv", "write_json"]
@@ -15,36 +15,56 @@ __all__ = ["History", "read_history", "read_json", "write_csv", "write_json"]
 class History:
     """Appends rows to a JSON-lines file; each row gets its number under ``row``.
 
-    A row is written with one ``write`` call and flushed, so a killed process leaves at most one
-    incomplete last line, which is dropped when the file is opened again. On resume
+    A row goes to the operating system as soon as it is appended, so a killed process leaves at
+    most one incomplete last line, which is dropped when the file is opened again. A row that
+    could not be written whole (a full disk) is taken back before the error is raised. On resume
     :meth:`cut_to` takes the record back to the checkpoint; the rows after it are replayed.
 
     Args:
         path: The file; made, with its folder, at the first row.
 
+    Attributes:
+        num_rows: Number of whole rows in the file.
+        last: The last of them, ``None`` if there is none.
+
     Example:
         >>> import tempfile
-        >>> with History(Path(tempfile.mkdtemp()) / "history.jsonl") as history:
-        ...     history.append({"update": 0, "train/loss": 0.5})
-        ...     history.append({"update": 1, "train/loss": float("nan")})
-        ...     history.cut_to(1)
-        ...     history.num_rows
-        1
+        >>> history = History(Path(tempfile.mkdtemp()) / "history.jsonl")
+        >>> row = history.append({"update": 0, "train/loss": 0.5})
+        >>> row = history.append({"update": 1, "train/loss": float("nan")})
+        >>> history.cut_to(1)
+        >>> history.num_rows, row
+        (1, {'row': 1, 'update': 1, 'train/loss': None})
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.num_rows = self._repair()
-        self._file = None if not self.path.exists() else self.path.open("a", encoding="utf-8")
+        self.num_rows = 0
+        self.last: dict[str, Any] | None = None
+        self._repair()
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row; NaN and infinities become ``null``."""
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a", encoding="utf-8")
-        self._file.write(_dumps({"row": self.num_rows, **row}) + "\n")
-        self._file.flush()
+    def append(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one row; NaN and infinities become ``null``.
+
+        Returns:
+            The row as :func:`read_history` will give it.
+
+        Raises:
+            OSError: If it cannot be written; the record is then as it was before.
+        """
+        text = _dumps({"row": None, **row} | {"row": self.num_rows})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                _write_all(file, (text + "\n").encode())
+            except OSError:
+                file.truncate(size)
+                raise
         self.num_rows += 1
+        written: dict[str, Any] = json.loads(text)
+        self.last = written
+        return written
 
     def cut_to(self, num_rows: int) -> None:
         """Keep the first ``num_rows`` rows.
@@ -52,45 +72,26 @@ class History:
         Raises:
             ValueError: If the record is shorter than that.
         """
-        if num_rows > self.num_rows:
+        if not 0 <= num_rows <= self.num_rows:
             raise ValueError(
-                f"num_rows must be at most {self.num_rows}, the length of {self.path}, "
+                f"num_rows must lie in 0..{self.num_rows}, the length of {self.path}, "
                 f"got {num_rows}. The record and the checkpoint are not of the same run."
             )
         if num_rows == self.num_rows:
             return
-        self.close()
         lines = self.path.read_bytes().splitlines(keepends=True)
         os.truncate(self.path, sum(map(len, lines[:num_rows])))
-        self.num_rows = num_rows
-        self._file = self.path.open("a", encoding="utf-8")
+        self._repair()
 
-    def close(self) -> None:
-        """Close the file; a later :meth:`append` opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def __enter__(self) -> "History":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _repair(self) -> int:
-        """Drop an incomplete last line, as a killed write leaves it; the number of whole rows."""
-        if not self.path.exists():
-            return 0
-        data = self.path.read_bytes()
+    def _repair(self) -> None:
+        """Drop an incomplete last line, as a killed write leaves it; count the whole rows."""
+        data = self.path.read_bytes() if self.path.exists() else b""
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.truncate(self.path, whole)
-        return data[:whole].count(b"\n")
+        lines = data[:whole].splitlines()
+        self.num_rows = len(lines)
+        self.last = json.loads(lines[-1]) if lines else None
 
 
 def read_history(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -98,14 +99,17 @@ def read_history(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     path = Path(path)
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")  # bytes: the last line may end within a character
     return [json.loads(line) for line in lines[:-1]]
 
 
 def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str]) -> None:
     """Rewrite a CSV file from the rows of a record; columns in the order of first appearance."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with _replacing(Path(path)) as temporary, temporary.open("w", newline="") as file:
+    with (
+        _replacing(Path(path)) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
@@ -141,6 +145,12 @@ class _replacing:  # noqa: N801 - reads as a verb in a with statement
             os.replace(self.temporary, self.path)
         else:
             self.temporary.unlink(missing_ok=True)
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Write every byte: one ``write`` to an unbuffered file may take fewer."""
+    while data:
+        data = data[file.write(data) :]
 
 
 def _dumps(value: Any, indent: int | None = None) -> str:
