@@ -277,3 +277,21 @@ def test_sampler_works_without_a_process_group_and_reads_the_rank_late(monkeypat
     assert [(part.start, part.stop) for part in sampler] == [(0, 6), (6, 12)]
     _as_rank(monkeypatch, 1, 2)
     assert [(part.start, part.stop) for part in sampler] == [(3, 6), (9, 12)]
+
+
+@pytest.mark.parametrize("length", [3, 10, 14, 25])
+def test_epochs_of_another_length_are_cut_from_whole_passes(length: int) -> None:
+    sampler = EpochSampler(10, batch_size=4, shuffle=True, seed=1, length=length)
+    drawn = []
+    for epoch in range(10):
+        sampler.set_epoch(epoch)
+        drawn += sampler.order().tolist()
+    assert len(drawn) == 10 * length
+    for start in range(0, len(drawn) - 9, 10):
+        assert sorted(drawn[start : start + 10]) == list(range(10))
+
+
+def test_epoch_length_of_every_example_once_changes_nothing() -> None:
+    plain = EpochSampler(10, batch_size=4, shuffle=True, seed=1)
+    same = EpochSampler(10, batch_size=4, shuffle=True, seed=1, length=10)
+    assert plain.order().equal(same.order())

@@ -91,6 +91,7 @@ class ArrayLoader:
         seed: At least 0; of the order and of the augmentation, which are independent streams.
         augment: Random changes of the images.
         normalize: Turns images into inputs; by default uint8 divided by 255, floats as they are.
+        length: Positions of an epoch, see :class:`~toolkit.data.EpochSampler`.
 
     Raises:
         ValueError: If an argument is out of range; see :class:`~toolkit.data.EpochSampler` for
@@ -105,7 +106,7 @@ class ArrayLoader:
 
     batch_sampler: None = None  # Lightning asks whatever has a ``sampler`` for it
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one key for each choice, all but two with defaults
         self,
         arrays: ImageArrays,
         batch_size: int,
@@ -116,6 +117,7 @@ class ArrayLoader:
         seed: int = 0,
         augment: Augmentation | None = None,
         normalize: Normalize | None = None,
+        length: int | None = None,
     ) -> None:
         self.arrays = arrays
         self.indices = torch.arange(len(arrays)) if indices is None else indices.cpu()
@@ -123,7 +125,12 @@ class ArrayLoader:
         self.augment = augment
         self.normalize = normalize or Normalize()
         self.sampler = EpochSampler(
-            len(self.indices), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed
+            len(self.indices),
+            batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
+            length=length,
         )
 
     def with_indices(self, indices: Int[Tensor, " positions"]) -> "ArrayLoader":
@@ -132,6 +139,13 @@ class ArrayLoader:
         Over ``torch.arange(len(loader.arrays))`` it gives bit for bit the batches of a loader over
         all examples.
         """
+        return self._like(indices, None)
+
+    def with_length(self, length: int) -> "ArrayLoader":
+        """A loader over the same examples whose epochs have ``length`` positions."""
+        return self._like(self.indices, length)
+
+    def _like(self, indices: Tensor, length: int | None) -> "ArrayLoader":
         return ArrayLoader(
             self.arrays,
             self.sampler.batch_size,
@@ -141,6 +155,7 @@ class ArrayLoader:
             seed=self.sampler.seed,
             augment=self.augment,
             normalize=self.normalize,
+            length=length,
         )
 
     def __len__(self) -> int:

@@ -41,9 +41,19 @@ class EpochSampler:
             a rank without a share of the last batch has one batch fewer.
         drop_last: Leave out a partial last batch.
         seed: At least 0.
+        length: Positions of an epoch, where that is not ``num_examples``. Epochs are then cut from
+            one endless chain of permutations, each over all examples: training longer, told in
+            epochs of another length. Only with ``shuffle``.
 
     Raises:
         ValueError: If an argument is out of range, or no batch is left.
+
+    Example:
+        >>> sampler = EpochSampler(4, batch_size=2, shuffle=True, length=6)
+        >>> first = sampler.order().tolist()
+        >>> sampler.set_epoch(1)
+        >>> sorted(first[:4]), sorted(first[4:] + sampler.order().tolist()[:2])
+        ([0, 1, 2, 3], [0, 1, 2, 3])
     """
 
     def __init__(
@@ -54,16 +64,24 @@ class EpochSampler:
         shuffle: bool = False,
         drop_last: bool = False,
         seed: int = 0,
+        length: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-        _check_seed(seed)
-        if num_examples < (batch_size if drop_last else 1):
+        if length is not None and (length < 1 or not shuffle):
             raise ValueError(
-                f"batch_size must be at most the number of examples, {num_examples}, where "
+                f"length must be at least 1, and shuffle on, got {length} and {shuffle}. Leave it "
+                "out for epochs of every example once."
+            )
+        _check_seed(seed)
+        available = num_examples if length is None else length
+        if available < (batch_size if drop_last else 1):
+            raise ValueError(
+                f"batch_size must be at most the number of examples, {available}, where "
                 f"drop_last is on, got {batch_size}. Use a smaller batch_size, or drop_last: false."
             )
         self.num_examples = num_examples
+        self.length = available
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.drop_last = drop_last
@@ -74,11 +92,17 @@ class EpochSampler:
         """Choose the epoch whose order comes next; Lightning calls this before each epoch."""
         self.epoch = epoch
 
-    def order(self) -> Int[Tensor, " examples"]:
+    def order(self) -> Int[Tensor, " length"]:
         """The global order of the current epoch, the same on every rank."""
         if not self.shuffle:
             return torch.arange(self.num_examples)
-        return torch.randperm(self.num_examples, generator=self.generator(_ORDER))
+        if self.length == self.num_examples:
+            return self._permutation(self.epoch)
+        first, last = self.epoch * self.length, (self.epoch + 1) * self.length
+        passes = range(first // self.num_examples, -(-last // self.num_examples))
+        chain = torch.cat([self._permutation(number) for number in passes])
+        start = first - passes.start * self.num_examples
+        return chain[start : start + self.length]
 
     def generator(self, stream: int) -> torch.Generator:
         """A fresh generator of the current epoch; different streams are independent."""
@@ -91,14 +115,19 @@ class EpochSampler:
     def __iter__(self) -> Iterator[LocalBatch]:
         rank, world = distributed.rank(), distributed.world_size()
         self._check_division(world)
-        for first in range(0, self.num_examples, self.batch_size):
-            count = min(self.batch_size, self.num_examples - first)
+        for first in range(0, self.length, self.batch_size):
+            count = min(self.batch_size, self.length - first)
             if count < self.batch_size and self.drop_last:
                 return
             start, stop = first + count * rank // world, first + count * (rank + 1) // world
             weight = None if count % world == 0 else (stop - start) * world / count
             if stop > start:
                 yield LocalBatch(start, stop, weight)
+
+    def _permutation(self, number: int) -> Int[Tensor, " examples"]:
+        """The order of one pass over all examples."""
+        generator = epoch_generator(self.seed, number, _ORDER)
+        return torch.randperm(self.num_examples, generator=generator)
 
     def _check_division(self, world: int) -> None:
         if not self.shuffle:
@@ -110,11 +139,11 @@ class EpochSampler:
                 f"batch_size must be a multiple of the number of processes, {world}, got "
                 f"{self.batch_size}. Use {' or '.join(sizes)}."
             )
-        last = self.num_examples % self.batch_size
+        last = self.length % self.batch_size
         if 0 < last < world and not self.drop_last:
             raise ValueError(
                 f"the last batch must hold at least one example for each of {world} processes, got "
-                f"{last} ({self.num_examples} examples in batches of {self.batch_size}). "
+                f"{last} ({self.length} examples in batches of {self.batch_size}). "
                 "Use drop_last: true, or another batch_size."
             )
 
