@@ -1,5 +1,6 @@
 """Data sets, loaders, samplers, group partitions and Lightning data modules."""
 
+from toolkit.data.array_images import ArrayImages
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation, FlipAndCrop
 from toolkit.data.digits import Digits
@@ -11,6 +12,7 @@ from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
 
 __all__ = [
+    "ArrayImages",
     "ArrayLoader",
     "Augmentation",
     "Digits",

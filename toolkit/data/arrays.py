@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-__all__ = ["ImageArrays"]
+__all__ = ["ImageArrays", "integers"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -82,17 +82,20 @@ class ImageArrays:
         Raises:
             ValueError: If the arrays do not fit, in one line.
         """
-        labels = _integers(targets, f"{name} labels")
+        labels = integers(targets, f"{name} labels")
         if num_classes is None:
-            num_classes = len(class_names) or int(labels.max(initial=-1)) + 1
-        ids = None if groups is None else _integers(groups, f"{name} group ids")
+            num_classes = len(class_names) or _count(labels)
+        ids = None if groups is None else integers(groups, f"{name} group ids")
         if ids is not None and not len(group_names):
-            group_names = [f"group{k}" for k in range(int(ids.max(initial=-1)) + 1)]
+            group_names = [f"group{k}" for k in range(_count(ids))]
+        pixels = np.asarray(images)
+        if not pixels.flags.writeable:  # torch has no read-only tensors
+            pixels = pixels.copy()
         return cls(
-            images=_channels_first(torch.as_tensor(np.asarray(images)), name),
-            targets=torch.from_numpy(labels),
+            images=_channels_first(pixels, name),
+            targets=labels,
             num_classes=num_classes,
-            groups=None if ids is None else torch.from_numpy(ids),
+            groups=ids,
             group_names=tuple(map(str, group_names)),
             class_names=tuple(map(str, class_names)),
             name=name,
@@ -147,6 +150,25 @@ class ImageArrays:
         return self._padded[padding]
 
 
+def integers(values: Any, what: str) -> Int[Tensor, " examples"]:
+    """A list of whole numbers as int64.
+
+    Args:
+        values: NumPy or torch array, or nested lists.
+        what: What messages call them.
+
+    Raises:
+        ValueError: If they are of another type or have more than one axis.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise ValueError(
+            f"{what} must be integers of shape (examples,), got {array.dtype} of shape "
+            f"{array.shape}. Convert them, for instance with .astype('int64').ravel()."
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
 def _check_images(images: Tensor, name: str) -> None:
     if images.ndim != 4 or images.dtype not in (torch.uint8, torch.float32):
         raise ValueError(
@@ -189,18 +211,14 @@ def _check_ids(ids: Tensor, num_examples: int, num_ids: int, what: str) -> None:
         )
 
 
-def _integers(values: Any, what: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise ValueError(
-            f"{what} must be integers of shape (examples,), got {array.dtype} of shape "
-            f"{array.shape}. Convert them, for instance with .astype('int64').ravel()."
-        )
-    return array.astype(np.int64)
-
-
-def _channels_first(images: Tensor, name: str) -> Tensor:
+def _channels_first(pixels: np.ndarray[Any, np.dtype[Any]], name: str) -> Tensor:
     """Contiguous ``(examples, channels, height, width)``, uint8 or float32."""
+    if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
+        raise ValueError(
+            f"{name} images must be uint8 or floating point, got {pixels.dtype}. "
+            "Convert values of 0..255 with .astype('uint8')."
+        )
+    images = torch.from_numpy(pixels)
     if images.ndim == 3:
         images = images.unsqueeze(1)
     elif images.ndim == 4 and images.shape[3] in _CHANNELS:
@@ -211,14 +229,13 @@ def _channels_first(images: Tensor, name: str) -> Tensor:
             f"channels) or (examples, channels, height, width) with 1, 3 or 4 channels, "
             f"got {tuple(images.shape)}. Reshape the array."
         )
-    if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise ValueError(
-            f"{name} images must be uint8 or floating point, got {images.dtype}. "
-            "Convert values of 0..255 with .astype('uint8')."
-        )
     if images.is_floating_point():
         images = images.float()
     return images.contiguous()
+
+
+def _count(ids: Tensor) -> int:
+    return int(ids.max()) + 1 if len(ids) else 0
 
 
 _CHANNELS = (1, 3, 4)

@@ -18,21 +18,24 @@ class Groups(NamedTuple):
 
 def class_by_attribute(
     targets: Int[Tensor, " examples"],
-    attributes: Int[Tensor, " examples"],
+    attributes: Int[Tensor, " values"],
     num_classes: int,
     num_attributes: int,
     class_names: Sequence[str] = (),
     attribute_names: Sequence[str] = (),
+    *,
+    name: str = "data",
 ) -> Groups:
     """Groups ``num_attributes * class + attribute``, one for each pair whether it occurs or not.
 
     Args:
         targets: In ``0..num_classes - 1``.
-        attributes: In ``0..num_attributes - 1``.
+        attributes: As many, in ``0..num_attributes - 1``.
         num_classes: The number of classes.
         num_attributes: The number of attribute values.
         class_names: By default ``class0``, ``class1``, ...
         attribute_names: By default ``attr0``, ``attr1``, ...
+        name: What messages call the data.
 
     Raises:
         ValueError: If lengths differ or a value is out of range.
@@ -45,7 +48,7 @@ def class_by_attribute(
     """
     if len(targets) != len(attributes):
         raise ValueError(
-            f"attributes must be as many as the labels, got {len(attributes)} for "
+            f"{name} attributes must be as many as the labels, got {len(attributes)} for "
             f"{len(targets)} labels. Check that both arrays belong to the same split."
         )
     for what, values, count in (
@@ -55,7 +58,7 @@ def class_by_attribute(
         bad = values[(values < 0) | (values >= count)]
         if len(bad):
             raise ValueError(
-                f"{what} must lie in 0..{count - 1}, got {sorted(set(bad.tolist()))[:5]}. "
+                f"{name} {what} must lie in 0..{count - 1}, got {sorted(set(bad.tolist()))[:5]}. "
                 "Renumber them from 0."
             )
     classes = class_names or [f"class{c}" for c in range(num_classes)]
