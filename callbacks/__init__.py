@@ -1,3 +1,8 @@
 """Lightning callbacks, one per file; each says "Observes" or "Changes training"."""
 
-__all__: list[str] = []
+from callbacks.bias_tracker import BiasTracker
+from callbacks.margin_logger import MarginLogger
+from callbacks.sharpness_aware import SharpnessAware
+from callbacks.useful_upsampling import UsefulUpsampling
+
+__all__ = ["BiasTracker", "MarginLogger", "SharpnessAware", "UsefulUpsampling"]

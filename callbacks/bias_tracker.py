@@ -1,0 +1,300 @@
+"""Accuracy, loss and count of each group and class, and what they come to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from callbacks._groups import NO_GROUP, DeclaredGroups, keyed, warn_of_absent
+from callbacks._observing import Split, check_schedule, is_due, is_skipped, record_values
+from toolkit.functional import Field, Fields, next_log_point
+from toolkit.metrics import (
+    SplitRows,
+    group_means,
+    group_summary,
+    per_example_cross_entropy,
+)
+
+__all__ = ["BiasTracker"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class BiasTracker(L.Callback):
+    """Observes: accuracy and loss of each group and class, of all ranks, each example counted once.
+
+    Groups are those of the batches (``groups``), or of a callable rule, or the classes where the
+    data has no groups. Every declared group and class has its keys in every record and on every
+    rank; one without examples has NaN and count 0, which a warning says once. Train values are
+    those of the batches as trained, an example's last visit counting. Logged for each split
+    (``train``, ``val``, ``test``):
+
+    | key | value |
+    | --- | --- |
+    | ``val/group_acc/<name>``, ``val/group_loss/<name>`` | of the group's examples |
+    | ``val/group_count/<name>`` | number of the group's examples |
+    | ``val/class_acc/<name>``, ``val/class_loss/...``, ``val/class_count/...`` | same per class |
+    | ``val/worst_group_acc``, ``val/worst_group`` | lowest accuracy of a group, and its id |
+    | ``val/mean_group_acc`` | plain mean over the groups that have examples |
+    | ``val/weighted_group_acc`` | mean weighted by the groups' shares of the training set |
+    | ``val/group_acc_gap`` | best minus worst group accuracy |
+
+    ``weighted_group_acc`` needs the training set's group counts: from ``train_group_counts``, else
+    from the data module's ``train.groups`` (``train.targets`` if the classes are the groups); it
+    is left out where neither is there. Other declarations come from the data module's
+    ``group_names`` (or ``num_groups``), ``class_names`` and ``num_classes``. Without ``indices``
+    every row counts, copies too. Of several validation loaders the first is observed.
+
+    Args:
+        every: Epochs between two records; the last epoch, and evaluation outside of ``fit``, are
+            always recorded.
+        updates_per_decade: If given, ``train`` is recorded on a log-spaced grid of updates with so
+            many points per factor of ten instead of at epochs, and once at the end of training:
+            over the examples visited since the last point, at their last visit. ``val`` stays with
+            the epochs.
+        splits: Which to observe.
+        group_names: One name per group id; needed where groups are read under another name or by
+            a rule, and no data module declares them.
+        train_group_counts: Number of training examples of each group.
+        per_class: Whether to add the ``class_*`` keys.
+        loss: Takes logits and targets, returns one loss per example, shape ``(batch,)``.
+        fields: Where to find ``logits`` in a step's outputs, and ``targets``, ``groups`` and
+            ``indices`` in a batch: keys or callables; ``indices: None`` where the data has none,
+            ``groups: None`` to take the classes.
+
+    Raises:
+        ValueError: If an argument is out of range; in training, if groups are not declared, or an
+            id is out of range.
+
+    Example:
+        >>> rule = lambda batch: batch["targets"] * 2 + batch["colour"]
+        >>> BiasTracker(group_names=["a", "b", "c", "d"], fields={"groups": rule}).every
+        1
+    """
+
+    logged_keys: tuple[str, ...] = tuple(
+        f"{split}/{name}"
+        for split in get_args(Split)
+        for name in (
+            *(f"{kind}_{value}/*" for kind in ("group", "class") for value in ("acc", "loss")),
+            "group_count/*",
+            "class_count/*",
+            "worst_group_acc",
+            "worst_group",
+            "mean_group_acc",
+            "weighted_group_acc",
+            "group_acc_gap",
+        )
+    )
+
+    def __init__(
+        self,
+        every: int = 1,
+        updates_per_decade: int | None = None,
+        splits: Sequence[Split] = ("train", "val", "test"),
+        group_names: Sequence[str] | None = None,
+        train_group_counts: Sequence[int] | None = None,
+        *,
+        per_class: bool = True,
+        loss: Loss = per_example_cross_entropy,
+        fields: Mapping[str, Field | None] | None = None,
+    ) -> None:
+        self.every = every
+        self.updates_per_decade = updates_per_decade
+        self.splits = tuple(splits)
+        self.group_names = None if group_names is None else tuple(group_names)
+        self.train_group_counts = train_group_counts
+        self.per_class = per_class
+        self.loss = loss
+        self._fields = Fields(("logits", "targets", "groups", "indices"), fields)
+        by_default = self._fields.is_default("groups") or self._fields.is_absent("groups")
+        self._groups_are_required = self.group_names is not None or not by_default
+        self._warned: set[str] = set()
+        check_schedule(every, splits)
+        _check(self)
+        self._forget()
+
+    @property
+    def state_key(self) -> str:
+        """Tells several trackers of one trainer apart."""
+        settings = f"splits={'+'.join(self.splits)}, groups={self.group_names}"
+        return f"BiasTracker({settings}, updates_per_decade={self.updates_per_decade})"
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Start afresh; a checkpoint is restored after this."""
+        self._forget()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Find the place on the grid of updates."""
+        self._rows.to(pl_module.device)
+        if self.updates_per_decade is not None:
+            self._next_update = next_log_point(trainer.global_step, self.updates_per_decade)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget what an unfinished epoch left."""
+        if self.updates_per_decade is None:
+            self._rows.begin("train", pl_module.device)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Note the batch, and log if the grid of updates says so."""
+        self._note("train", trainer, outputs, batch)
+        if self.updates_per_decade is not None and trainer.global_step >= self._next_update:
+            self._next_update = next_log_point(trainer.global_step, self.updates_per_decade)
+            self._log("train", trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the epoch."""
+        if self.updates_per_decade is None:
+            self._log("train", trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the updates after the last point of the grid."""
+        if self.updates_per_decade is not None and trainer.global_step > self._logged_update:
+            self._log("train", trainer, pl_module)
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget the last validation."""
+        self._rows.begin("val", pl_module.device)
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Note the batch."""
+        if dataloader_idx == 0 and not trainer.sanity_checking:
+            self._note("val", trainer, outputs, batch)
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the validation."""
+        if not trainer.sanity_checking:
+            self._log("val", trainer, pl_module)
+
+    def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget the last test."""
+        self._rows.begin("test", pl_module.device)
+
+    def on_test_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Note the batch."""
+        if dataloader_idx == 0:
+            self._note("test", trainer, outputs, batch)
+
+    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the test."""
+        self._log("test", trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The train rows not yet logged, of all ranks; called on every rank."""
+        return {"rows": self._rows.state_dict(), "logged_update": self._logged_update}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the train rows."""
+        self._rows.load_state_dict(state_dict["rows"])
+        self._logged_update = state_dict["logged_update"]
+
+    def _forget(self) -> None:
+        by_index = not self._fields.is_absent("indices")
+        self._rows = SplitRows(self.splits, num_labels=2, num_values=2, by_index=by_index)
+        self._next_update = 1
+        self._logged_update = 0
+
+    def _is_due(self, split: Split, trainer: L.Trainer) -> bool:
+        if split not in self._rows:
+            return False
+        on_grid = split == "train" and self.updates_per_decade is not None
+        return on_grid or is_due(trainer, self.every)
+
+    @torch.no_grad()
+    def _note(self, split: Split, trainer: L.Trainer, outputs: Any, batch: Any) -> None:
+        if not self._is_due(split, trainer) or is_skipped(outputs):
+            return
+        logits = self._fields.read("logits", outputs, f"the outputs of a {split} step")
+        targets = self._fields.read("targets", batch)
+        indices = self._fields.read_unless_absent("indices", batch)
+        losses = self.loss(logits, targets)
+        if losses.shape != targets.shape:
+            raise ValueError(
+                f"loss must return one value per example, shape {tuple(targets.shape)}, "
+                f"got {tuple(losses.shape)}. Use reduction='none'."
+            )
+        labels = [targets, self._groups(batch, targets)]
+        correct = logits.argmax(1) == targets
+        self._rows.add(split, logits, indices, labels=labels, values=[losses, correct])
+
+    def _groups(self, batch: Any, targets: Tensor) -> Tensor:
+        """The batch's group ids, or a mark in their place where it has none."""
+        if self._groups_are_required:
+            return self._fields.read("groups", batch)
+        groups = self._fields.find("groups", batch)
+        return torch.full_like(targets, NO_GROUP) if groups is None else groups
+
+    def _log(self, split: Split, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self._is_due(split, trainer):
+            return
+        labels, columns, num_classes = self._rows.take(split)
+        if split == "train":
+            self._logged_update = trainer.global_step
+        if not len(labels):
+            return
+        losses, correct = columns[:, 0], columns[:, 1] > 0
+        targets, groups = labels.unbind(1)
+        by_class = bool((groups == NO_GROUP).all())
+        declared = self._declared(trainer, num_classes, by_class=by_class)
+        names, classes = declared.group_names(), declared.class_names()
+        means = group_means(correct, losses, targets if by_class else groups, len(names))
+        values = keyed("group", names, means)
+        if self.per_class:
+            values |= keyed("class", classes, group_means(correct, losses, targets, len(classes)))
+        values |= group_summary(means.acc, declared.train_counts())
+        on_grid = split == "train" and self.updates_per_decade is not None
+        if not on_grid and split not in self._warned and warn_of_absent(split, names, means):
+            self._warned.add(split)
+        values = {f"{split}/{name}": value for name, value in values.items()}
+        record_values(trainer, pl_module, values)
+
+    def _declared(self, trainer: L.Trainer, num_classes: int, *, by_class: bool) -> DeclaredGroups:
+        return DeclaredGroups(
+            getattr(trainer, "datamodule", None),
+            num_classes,
+            by_class=by_class,
+            # A rule's groups, or those under another key, are not the data module's.
+            own_groups=not self._fields.is_default("groups"),
+            names=self.group_names,
+            counts=self.train_group_counts,
+        )
+
+
+def _check(tracker: BiasTracker) -> None:
+    per_decade = tracker.updates_per_decade
+    if per_decade is not None and per_decade < 1:
+        raise ValueError(f"updates_per_decade must be at least 1, got {per_decade}.")
+    names, counts = tracker.group_names, tracker.train_group_counts
+    if names is not None and (not names or len(set(names)) != len(names)):
+        raise ValueError(f"group_names must be at least one, all different, got {list(names)}.")
+    if names is not None and tracker._fields.is_absent("groups"):
+        raise ValueError("group_names must be None where the classes are the groups.")
+    if names is not None and counts is not None and len(names) != len(counts):
+        raise ValueError(
+            f"train_group_counts must be {len(names)}, one per group name, got {len(counts)}."
+        )
