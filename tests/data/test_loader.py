@@ -111,6 +111,20 @@ def test_flip_and_crop_equals_a_slow_loop_over_examples(padding, flip):
     assert draws["flip"].any() == flip
 
 
+def test_crops_of_images_that_are_not_contiguous_are_right():
+    arrays = _arrays(n=8)
+    strided = ImageArrays(
+        images=arrays.images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
+        targets=arrays.targets,
+        num_classes=4,
+    )
+    for padding in (0, 2):
+        augment = FlipAndCrop(padding)
+        draws = augment.draw(8, torch.Generator().manual_seed(2))
+        taken = [augment.take(data, torch.arange(8), draws) for data in (arrays, strided)]
+        assert torch.equal(*taken)
+
+
 def test_draws_are_uniform_over_shifts_and_fair_over_flips():
     draws = FlipAndCrop(2).draw(20_000, torch.Generator().manual_seed(0))
     for key in ("down", "right"):

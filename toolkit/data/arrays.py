@@ -141,12 +141,12 @@ class ImageArrays:
         )
 
     def padded(self, padding: int) -> Shaped[Tensor, "examples channels rows columns"]:
-        """The images with ``padding`` zeros on each side; made once, then kept."""
-        if padding == 0:
+        """The images with ``padding`` zeros on each side, contiguous; made once, then kept."""
+        if padding == 0 and self.images.is_contiguous():
             return self.images
         if padding not in self._padded:
             sides = (padding,) * 4
-            self._padded[padding] = torch.nn.functional.pad(self.images, sides)
+            self._padded[padding] = torch.nn.functional.pad(self.images, sides).contiguous()
         return self._padded[padding]
 
 

@@ -63,14 +63,18 @@ class FlipAndCrop(Augmentation):
         self, arrays: ImageArrays, indices: Int[Tensor, " batch"], draws: dict[str, Tensor]
     ) -> Shaped[Tensor, "batch channels height width"]:
         """Windows of the padded images, flipped where drawn."""
-        _, height, width = arrays.shape
-        # A view of all windows: one gather crops the whole batch, each image at its own place.
-        windows = arrays.padded(self.padding).unfold(2, height, 1).unfold(3, width, 1)
-        images: Tensor = windows[indices, :, draws["down"], draws["right"]]
-        flip = draws["flip"]
+        shape = arrays.shape
+        padded = arrays.padded(self.padding)
+        _, channels, rows, columns = padded.shape
+        # A view of every window of every image, by its place in memory: one gather of whole windows
+        # crops the batch, each image at its own place. The view overlaps itself and is only read.
+        strides = (rows * columns, columns, 1)
+        span = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        windows = padded.as_strided((padded.numel() - span, *shape), (1, *strides))
+        starts = indices * (channels * rows * columns) + draws["down"] * columns + draws["right"]
+        # index_select copies row by row; indexing with [] goes byte by byte, 2.5 times slower.
+        images = windows.index_select(0, starts)
         if not self.flip:
             return images
-        if images.is_cuda:  # a mask as an index would wait for the device
-            return torch.where(flip[:, None, None, None], images.flip(-1), images)
-        images[flip] = images[flip].flip(-1)
-        return images
+        places = torch.arange(len(images), device=images.device) + len(images) * draws["flip"]
+        return torch.cat([images, images.flip(-1)]).index_select(0, places)

@@ -181,7 +181,7 @@ class ArrayLoader:
     def _batch(self, indices: Tensor, draws: dict[str, Tensor]) -> dict[str, Tensor]:
         arrays = self.arrays
         if self.augment is None:
-            images = arrays.images[indices]
+            images = arrays.images.index_select(0, indices)
         else:
             images = self.augment.take(arrays, indices, draws)
         batch = {
