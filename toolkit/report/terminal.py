@@ -1,0 +1,52 @@
+"""The end of a study on a terminal: its table and its verdicts."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from toolkit.report.record import main_metric
+from toolkit.report.words import metric_words, number, plus_minus
+
+__all__ = ["terminal_table"]
+
+_COLOURS = {"supported": "green", "refuted": "red", "inconclusive": "yellow", "not tested": "dim"}
+
+
+def terminal_table(study: dict[str, Any]) -> RenderableType:
+    """Table of variants and a line per claim, for ``rich``.
+
+    Args:
+        study: The content of ``study.json``.
+    """
+    metric = main_metric(study)
+    metrics = [] if metric is None else [metric]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("variant")
+    for head in ("n", *map(metric_words, metrics), "seconds", "updates", "examples seen"):
+        table.add_column(head, justify="right")
+    for name, variant in study["variants"].items():
+        cells = [name, str(variant["n"])]
+        for metric in metrics:
+            moments = variant["metrics"].get(metric, {"mean": None, "std": None})
+            cells.append(plus_minus(metric, moments["mean"], moments["std"]))
+        cells.append(number(variant["seconds"]["mean"], 1))
+        cells += [number(variant[key]["mean"], 0) for key in ("updates", "examples_seen")]
+        table.add_row(*map(Text, cells))
+    return Group(
+        Text(), table, Text(), *map(_claim, study["claims"]), *map(_failed, study["failed"])
+    )
+
+
+def _claim(claim: dict[str, Any]) -> Text:
+    line = Text(f"{claim['verdict']}: ", style=f"bold {_COLOURS[claim['verdict']]}")
+    sentence = claim["sentence"].removeprefix("not tested: ")
+    return line.append(f"{claim['text'] or claim['name']}\n", style="bold default").append(
+        f"  {sentence}", style="not bold default"
+    )
+
+
+def _failed(failure: dict[str, Any]) -> Text:
+    where = f"{failure['variant']}/seed{failure['seed']}"
+    return Text(f"{where} failed: {failure['error'] or 'unknown'}", style="red")
