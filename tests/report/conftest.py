@@ -269,13 +269,13 @@ class Browser:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def open(self, path, width, *, dark=False):
+    def open(self, path, width, *, dark=False, media="screen"):
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=844, deviceScaleFactor=1, mobile=width < 600,
         )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Emulation.setEmulatedMedia", features=[scheme], media=media)
         self.call("Page.navigate", url=path.as_uri())
         while self.evaluate("document.readyState") != "complete":
             pass

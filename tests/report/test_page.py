@@ -107,6 +107,12 @@ class TestInABrowser:
         )
         assert loaded == [True] * 4
 
+    def test_printed_on_paper_nothing_is_cut(self, browser, page):
+        browser.open(page, 794, dark=True, media="print")  # 210 mm
+        assert browser.evaluate("document.documentElement.scrollWidth") == 794
+        background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == "rgb(255, 255, 255)"
+
     def test_ids_are_unique(self, browser, page):
         browser.open(page, 1400)
         doubled = browser.evaluate(

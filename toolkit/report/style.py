@@ -12,7 +12,7 @@ CSS = """
   --supported-tint: #e4f4ee; --refuted-tint: #fbeae1; --inconclusive-tint: #fbf3dc;
   --not-tested-tint: #eceff1;
 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root {
     --page: #12171b; --card: #1a2126; --ink: #e6eaed; --muted: #9aa7b1; --rule: #313b43;
     --series-0: #9fabb6; --series-1: #ff8a3d; --series-2: #4da8e0; --series-3: #2fc299;
@@ -114,7 +114,8 @@ footer { margin-top: 60px; padding-bottom: 48px; color: var(--muted); font-size:
   h2, h3 { break-after: avoid; }
   .scroll { overflow: visible; border: 0; }
   .scroll table { font-size: 7.5pt; }
-  .scroll th, .scroll td { padding: 3px 5px; white-space: normal; }
+  .scroll th, .scroll td { padding: 3px 5px; white-space: normal !important; position: static;
+    font-size: inherit !important; overflow-wrap: anywhere !important; }
   .figures { grid-template-columns: 1fr 1fr; }
   .figures.small { grid-template-columns: 1fr 1fr 1fr; }
   details { display: none; }
