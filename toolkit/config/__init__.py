@@ -1,0 +1,27 @@
+"""Recipes: load, extend, override, check, build; imports neither torch nor Lightning itself."""
+
+from toolkit.config.build import instantiate
+from toolkit.config.check import check
+from toolkit.config.errors import Fault, RecipeError
+from toolkit.config.find import find_recipe, list_recipes
+from toolkit.config.fingerprint import difference, fingerprint
+from toolkit.config.load import load_recipe
+from toolkit.config.recipe import Recipe
+from toolkit.config.seeds import read_seeds
+from toolkit.config.yaml12 import read_yaml, to_yaml
+
+__all__ = [
+    "Fault",
+    "Recipe",
+    "RecipeError",
+    "check",
+    "difference",
+    "find_recipe",
+    "fingerprint",
+    "instantiate",
+    "list_recipes",
+    "load_recipe",
+    "read_seeds",
+    "read_yaml",
+    "to_yaml",
+]
