@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -230,6 +231,22 @@ def test_test_results_are_returned_by_the_trainer() -> None:
     (results,) = trainer(BiasTracker()).test(Echo(), datamodule=data, verbose=False)
     assert results["test/worst_group_acc"] == 0
     assert results["test/group_count/a"] == 3
+
+
+def test_checkpoints_can_monitor_the_worst_group(tmp_path: Path) -> None:
+    best = ModelCheckpoint(tmp_path, monitor="val/worst_group_acc", mode="max")
+    run = L.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        callbacks=[BiasTracker(), best],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    run.fit(Echo(), datamodule=Data(TRAIN[:1], TRAIN[:1], num_groups=1))
+    assert best.best_model_score == 1
+    assert "val/group_acc/group0" in run.callback_metrics
+    torch.load(best.best_model_path, weights_only=True)
 
 
 @pytest.mark.parametrize(
