@@ -1,5 +1,8 @@
 """Rank, world size and gathering; the one-process answer where there is no process group."""
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import TypeVar
 
 import torch
@@ -12,6 +15,7 @@ __all__ = [
     "broadcast_object",
     "gather_rows",
     "is_main",
+    "joined_group",
     "max_across_ranks",
     "rank",
     "sum_across_ranks",
@@ -23,6 +27,25 @@ T = TypeVar("T")
 
 def _grouped() -> bool:
     return dist.is_available() and dist.is_initialized()
+
+
+@contextlib.contextmanager
+def joined_group() -> Iterator[None]:
+    """Be a rank of the process group that the environment describes, if it describes one.
+
+    Reads ``WORLD_SIZE``, ``RANK``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT``, as torchrun
+    sets them. Lightning finds the group and uses it. A group that exists already is left alone.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or _grouped():
+        yield
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def rank() -> int:

@@ -1,0 +1,133 @@
+"""Checkpoints that a killed write, a full disk or a NaN cannot spoil."""
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from torch import nn
+
+__all__ = ["AtomicCheckpointIO", "RunCheckpoint", "all_finite", "save_atomically"]
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, flushes to the disk, then takes its place in one step."""
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | os.PathLike[str],
+        storage_options: Any | None = None,
+    ) -> None:
+        """Replace the checkpoint at ``path``; the previous one stays if anything fails."""
+        save_atomically(checkpoint, Path(path))
+
+
+def save_atomically(value: Any, path: Path) -> None:
+    """``torch.save`` that leaves either the old file or the whole new one at ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class RunCheckpoint(L.Callback):
+    """Observes: writes ``last.ckpt`` between epochs, and ``best.ckpt`` by one named metric.
+
+    It acts when the next epoch begins and when training ends, as
+    :class:`toolkit.tracking.RecordState` needs it, so that checkpoint and record agree to the row.
+    It must be the first of the callbacks.
+
+    A checkpoint with a parameter that is not finite is never written, nor is a NaN ever the best.
+
+    Args:
+        folder: Where the files go.
+        monitor: The metric that picks the best checkpoint, such as ``val/error``, or ``None``.
+        mode: Whether a ``"min"`` or a ``"max"`` of it is best; the earliest of equals wins.
+        every_n_epochs: How often ``last.ckpt`` is written; always at the end.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] = "min",
+        every_n_epochs: int = 1,
+    ) -> None:
+        self.last = folder / "last.ckpt"
+        self.best = folder / "best.ckpt"
+        self.monitor = monitor
+        self.mode = mode
+        self.every_n_epochs = every_n_epochs
+        self.best_score: float | None = None
+        self.best_epoch: int | None = None
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of this run, those before an interruption's checkpoint included."""
+        return time.monotonic() - self._began
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write what the past epoch left."""
+        if trainer.current_epoch > 0:
+            self._save(trainer, pl_module, due=trainer.current_epoch % self.every_n_epochs == 0)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write the end of training."""
+        self._save(trainer, pl_module, due=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best score so far, and the time spent."""
+        return {
+            "best_score": self.best_score,
+            "best_epoch": self.best_epoch,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best score, and count on from the time spent."""
+        self.best_score = state_dict["best_score"]
+        self.best_epoch = state_dict["best_epoch"]
+        self._began = time.monotonic() - state_dict["seconds"]
+
+    def _save(self, trainer: L.Trainer, pl_module: L.LightningModule, *, due: bool) -> None:
+        if not all_finite(pl_module):
+            return
+        if self._improve(trainer):
+            trainer.save_checkpoint(self.best, weights_only=True)
+        if due:
+            trainer.save_checkpoint(self.last)
+
+    def _improve(self, trainer: L.Trainer) -> bool:
+        """Whether the past epoch is the best so far; if so, remember it."""
+        if self.monitor is None or self.monitor not in trainer.callback_metrics:
+            return False
+        score = float(trainer.callback_metrics[self.monitor])
+        sign = 1 if self.mode == "min" else -1
+        epoch = trainer.current_epoch - 1
+        if not math.isfinite(score) or epoch == self.best_epoch:
+            return False
+        if self.best_score is not None and sign * score >= sign * self.best_score:
+            return False
+        self.best_score, self.best_epoch = score, epoch
+        return True
+
+
+def all_finite(module: nn.Module) -> bool:
+    """Whether no parameter or floating-point buffer holds a NaN or an infinity."""
+    tensors = [t for t in module.state_dict().values() if t.is_floating_point()]
+    if not tensors:
+        return True
+    largest = torch.stack([t.detach().abs().max().float() for t in tensors if t.numel()])
+    return bool(torch.isfinite(largest).all())

@@ -1,0 +1,60 @@
+"""Runs inside processes that torchrun or SLURM started, one after the other."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+from toolkit import distributed
+from toolkit.run.folder import Run
+from toolkit.run.processes import Event
+
+__all__ = ["is_launched", "run_here"]
+
+
+def is_launched() -> bool:
+    """Whether a launcher started this process as one of several; sets the usual variables.
+
+    SLURM's are translated to torchrun's.
+    """
+    environ = os.environ
+    if "SLURM_PROCID" in environ and int(environ.get("SLURM_NTASKS", "1")) > 1:
+        from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+
+        slurm = SLURMEnvironment()
+        environ.setdefault("MASTER_ADDR", slurm.main_address)
+        environ.setdefault("MASTER_PORT", str(slurm.main_port))
+        environ.setdefault("WORLD_SIZE", environ["SLURM_NTASKS"])
+        environ.setdefault("RANK", environ["SLURM_PROCID"])
+        environ.setdefault("LOCAL_RANK", environ["SLURM_LOCALID"])
+    return "RANK" in environ and int(environ.get("WORLD_SIZE", "1")) > 1
+
+
+def run_here(runs: Sequence[Run], listen: Callable[[Event], None]) -> list[Event]:
+    """Train rank 0's list of runs on all launched processes together, one run at a time."""
+    from toolkit.run.training import explain, train
+
+    outcomes: list[Event] = []
+    for run in distributed.broadcast_object([_over_launched(run) for run in runs]):
+
+        def tell(content: dict[str, object], run: Run = run) -> None:
+            listen(Event(run, "progress", content))
+
+        listen(Event(run, "started"))
+        try:
+            outcome = Event(run, "finished", train(run, tell))
+        except Exception as error:
+            # The other ranks may wait for this one in a collective: only the launcher can end
+            # them, which it does when this process fails.
+            listen(Event(run, "failed", explain(error, run)))
+            raise
+        listen(outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _over_launched(run: Run) -> Run:
+    """The run with as many devices and nodes as the launcher started."""
+    world = int(os.environ["WORLD_SIZE"])
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", world)))
+    trainer = {**run.resolved["trainer"], "devices": local, "num_nodes": world // local}
+    return dataclasses.replace(run, resolved={**run.resolved, "trainer": trainer})

@@ -1,0 +1,200 @@
+"""Trains one run: builds its parts, fits, tests, and writes the result."""
+
+import contextlib
+import errno
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import lightning as L
+import torch
+
+from toolkit import config, distributed, history
+from toolkit.run.checkpoints import AtomicCheckpointIO, RunCheckpoint
+from toolkit.run.folder import Run, environment
+from toolkit.run.guard import EpochSeeder, NonFiniteGuard, NonFiniteLossError
+from toolkit.run.pictures import save_pictures
+from toolkit.run.progress import ExamplesSeen, ProgressReporter
+from toolkit.tracking import HistoryLogger, RecordState, WandbMirror
+
+__all__ = ["build_trainer", "explain", "train"]
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
+    """Train, test and record one run; continue from its last checkpoint if there is one.
+
+    Every rank calls this with the same run; rank 0 writes.
+
+    Args:
+        run: What to train, and where to put it.
+        tell: Called on rank 0 with the progress after each epoch.
+
+    Returns:
+        The content of ``result.json``.
+    """
+    _quiet()
+    resolved = run.resolved
+    torch.set_num_threads(resolved["threads"])
+    if distributed.is_main():
+        _write_inputs(run)
+    L.seed_everything(run.seed, workers=True, verbose=False)
+    datamodule = config.instantiate(resolved["data"])
+    # Seeded again: variants that differ in their data still share their initial weights.
+    torch.manual_seed(run.seed)
+    model = config.instantiate(resolved["model"])
+    record = HistoryLogger(run.folder, _mirror(run))
+    rule = run.checkpoint_rule
+    checkpoint = RunCheckpoint(
+        run.checkpoints, rule["monitor"], rule["mode"], rule["every_n_epochs"]
+    )
+    seen = ExamplesSeen(record)
+    trainer = build_trainer(run, record, [checkpoint, RecordState(record), seen], tell)
+    last = run.checkpoints / "last.ckpt"
+    with _closing(record):
+        if last.exists():
+            trainer.fit(model, datamodule=datamodule, ckpt_path=last, weights_only=True)
+        else:
+            record.cut_to(0)
+            trainer.fit(model, datamodule=datamodule, weights_only=True)
+        metrics = _numbers(trainer.callback_metrics)
+        updates = trainer.global_step
+        metrics.update(_test(run, trainer, model, datamodule))
+    if checkpoint.best_score is not None:
+        metrics[f"best/{checkpoint.monitor}"] = checkpoint.best_score
+    result = {
+        "recipe": run.recipe,
+        "variant": run.variant,
+        "seed": run.seed,
+        "status": "finished",
+        "seconds": round(checkpoint.seconds, 3),
+        "updates": updates,
+        "epochs": trainer.current_epoch,
+        "examples_seen": seen.in_stage,
+        "world_size": distributed.world_size(),
+        "metrics": metrics,
+    }
+    if distributed.is_main():
+        save_pictures(run.folder, datamodule)
+        history.write_csv(history.read_history(record.path), run.folder / "history.csv")
+        history.write_json(result, run.folder / "result.json")
+    distributed.barrier()
+    return result
+
+
+def build_trainer(
+    run: Run, record: HistoryLogger, first: Sequence[L.Callback], tell: Tell
+) -> L.Trainer:
+    """The Lightning trainer of a run: the recipe's settings, our callbacks around its own."""
+    resolved = run.resolved
+    recipes = [config.instantiate(node) for node in resolved["callbacks"].values()]
+    return L.Trainer(
+        **resolved["trainer"],
+        callbacks=[
+            *first,
+            EpochSeeder(run.seed),
+            NonFiniteGuard(resolved["nonfinite"]),
+            *recipes,
+            ProgressReporter(record, tell),
+        ],
+        logger=[record, record.mirror] if record.mirror else record,
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=run.folder,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        # Our loaders divide each batch over the ranks; Lightning's sampler repeats examples.
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+    )
+
+
+def explain(error: BaseException, run: Run) -> str:
+    """What ended a run, in one line, with what to do or what is left."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text:
+        size = run.resolved["data"].get("batch_size")
+        return f"out of memory on {_device()} with batch size {size}. Lower data.batch_size."
+    if isinstance(error, NonFiniteLossError):
+        last = run.checkpoints / "last.ckpt"
+        return f"{text} Last good checkpoint: {last if last.exists() else 'none yet'}."
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{text}. Free space on the disk of {run.folder}; the same command continues."
+    return f"{type(error).__name__}: {text}"
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        return f"cuda:{torch.cuda.current_device()} ({torch.cuda.get_device_name()})"
+    return "the CPU"
+
+
+def _write_inputs(run: Run) -> None:
+    """Save what the run is, before it starts."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / "recipe.yaml").write_text(config.to_yaml(run.resolved), encoding="utf-8")
+    history.write_json(environment(), run.folder / "environment.json")
+
+
+def _mirror(run: Run) -> WandbMirror | None:
+    settings = run.wandb
+    if settings["mode"] == "disabled":
+        return None
+    return WandbMirror(
+        run.folder,
+        name=f"{run.recipe}/{run.name}",
+        group=run.recipe,
+        config=run.resolved,
+        mode=settings["mode"],
+        project=settings["project"],
+        entity=settings["entity"],
+        tags=[run.variant, f"seed{run.seed}", *settings["tags"]],
+    )
+
+
+@contextlib.contextmanager
+def _closing(record: HistoryLogger) -> Iterator[None]:
+    """Close the record and W&B however the block ends, with the right status."""
+    try:
+        yield
+    except BaseException:
+        record.close("failed")
+        raise
+    record.close("success")
+
+
+def _test(
+    run: Run, trainer: L.Trainer, model: L.LightningModule, datamodule: L.LightningDataModule
+) -> dict[str, float | None]:
+    """Metrics on the test data, of the last or the best weights as the recipe says."""
+    best = run.checkpoints / "best.ckpt"
+    if run.checkpoint_rule["test"] == "best" and best.exists():
+        state = torch.load(best, weights_only=True, map_location=model.device)["state_dict"]
+        model.load_state_dict(state)
+    trainer.test(model, datamodule=datamodule, verbose=False)
+    return {
+        key: value
+        for key, value in _numbers(trainer.callback_metrics).items()
+        if key.startswith("test/")
+    }
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    """Plain numbers, ``None`` where a value is not finite."""
+    values = {key: float(value) for key, value in metrics.items()}
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
+
+
+def _quiet() -> None:
+    """Keep Lightning's own announcements out of our output."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # Our loaders hold the data in memory; workers would only slow them down.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
+    # Lightning's own calls.
+    warnings.filterwarnings("ignore", message=".*treespec.*")
+    warnings.filterwarnings("ignore", message=".*GPU available but not used.*")
