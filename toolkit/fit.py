@@ -1,0 +1,276 @@
+"""Train a recipe's runs, check its claims and show them: ``python -m toolkit.fit RECIPE``."""
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+# Nothing here imports torch: --help, --list and a misspelt recipe answer at once.
+from toolkit import config
+from toolkit.shadows import ShadowedError, refuse_shadows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from toolkit.run import Event
+    from toolkit.study import Study
+
+__all__ = ["RunsFailedError", "fit", "main"]
+
+DONE, REFUTED, BAD_INPUT, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class RunsFailedError(RuntimeError):
+    """Some runs of the study failed; the others are finished and recorded."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code.
+
+    0: done, whatever the verdicts. 1: a claim was refuted, with ``--strict``. 2: a bad recipe,
+    bad arguments or bad data. 3: a run failed. 130: interrupted.
+    """
+    options = _parser().parse_intermixed_args(arguments)
+    try:
+        refuse_shadows()
+        return _command(options)
+    except KeyboardInterrupt:
+        return _end("interrupted; the same command continues", INTERRUPTED)
+    except (config.RecipeError, ShadowedError) as error:
+        return _end(str(error), BAD_INPUT)
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return DONE
+
+
+def fit(
+    recipe: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    variants: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    out: str | os.PathLike[str] = "runs",
+    jobs: int | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Train a recipe from Python; the content of ``study.json``, and its ``folder``.
+
+    Args:
+        recipe: Name of a recipe, or path of its file.
+        overrides: As on the command line: ``"model.optimizer.lr=0.1"``, ``"~callbacks.margin"``.
+        variants: Which variants; by default all.
+        seeds: Which seeds; by default the recipe's.
+        out: Folder of all studies.
+        jobs: Runs side by side; by default as many as fill the machine.
+        overwrite: Train again what has finished.
+
+    Raises:
+        toolkit.config.RecipeError: All faults of the recipe, before any data is read.
+        ValueError: A fault of the data, or a folder that holds another configuration.
+        RunsFailedError: If a run failed; the others are finished and recorded.
+    """
+    from rich.console import Console
+
+    refuse_shadows()
+    loaded = config.load_recipe(os.fspath(recipe), overrides)
+    study, outcomes = _train(
+        loaded, (tuple(variants), tuple(seeds)), Path(out), jobs, Console(), overwrite=overwrite
+    )
+    content = {**study.collect(), "folder": str(study.folder)}
+    _raise_failures(outcomes)
+    return content
+
+
+def _command(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    console = Console()
+    if options.list:
+        return _list(console)
+    if options.recipe is None:
+        return _end(
+            "a recipe is needed: python -m toolkit.fit RECIPE; --list shows them", BAD_INPUT
+        )
+    recipe = config.load_recipe(options.recipe, options.overrides)
+    chosen = _chosen(recipe, options)
+    if options.describe:
+        return _describe(recipe, console)
+    if options.print:
+        variant, seed = (chosen[0] or recipe.variants)[0], (chosen[1] or recipe.seeds)[0]
+        sys.stdout.write(config.to_yaml(recipe.resolve(variant, seed)))
+        return DONE
+    if options.dry_run:
+        return _preview(recipe, chosen, console)
+    return _study(recipe, chosen, options, console)
+
+
+def _study(
+    recipe: config.Recipe,
+    chosen: tuple[tuple[str, ...], tuple[int, ...]],
+    options: argparse.Namespace,
+    console: "Console",
+) -> int:
+    """Train, judge, draw, and say what came out."""
+    from toolkit import report
+    from toolkit.run.launched import is_launched
+
+    if is_launched() and int(os.environ["RANK"]) > 0:
+        console.quiet = True
+    try:
+        study, outcomes = _train(
+            recipe, chosen, options.out, options.jobs, console, overwrite=options.overwrite
+        )
+    except ValueError as error:  # of the data, or of the folder
+        if isinstance(error, config.RecipeError):
+            raise
+        return _end(str(error), BAD_INPUT)
+    if console.quiet:  # rank 0 tells
+        return DONE
+    content = study.collect()
+    page = report.write_report(study.folder)
+    console.print(report.terminal_table(content))
+    console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+    if any(outcome.kind == "failed" for outcome in outcomes):
+        return RUN_FAILED
+    refuted = any(claim["verdict"] == "refuted" for claim in content["claims"])
+    return REFUTED if options.strict and refuted else DONE
+
+
+def _train(
+    recipe: config.Recipe,
+    chosen: tuple[tuple[str, ...], tuple[int, ...]],
+    out: Path,
+    jobs: int | None,
+    console: "Console",
+    *,
+    overwrite: bool,
+) -> "tuple[Study, list[Event]]":
+    """Check the recipe and its data, then train what is missing."""
+    from toolkit.run.launched import is_launched
+
+    launched = is_launched()
+    if not launched:
+        from toolkit.run.processes import prepare
+
+        prepare()
+    from toolkit.display import Display
+    from toolkit.study import Study
+
+    variants, seeds = chosen
+    config.check(recipe, variants or None)
+    study = Study(recipe, out, variants, seeds)
+    study.check_data()
+    if overwrite:
+        study.clear()
+    with Display(len(study.missing()), console) as display:
+        outcomes = study.train_launched(display) if launched else study.train(jobs, display)
+    return study, outcomes
+
+
+def _raise_failures(outcomes: "list[Event]") -> None:
+    failed = [f"{end.run.name}: {end.content}" for end in outcomes if end.kind == "failed"]
+    if failed:
+        raise RunsFailedError("; ".join(failed))
+
+
+def _list(console: "Console") -> int:
+    from rich.table import Table
+
+    table = Table("recipe", "title", "paper", "minutes", "device", box=None, pad_edge=False)
+    for name, path in config.list_recipes().items():
+        try:
+            recipe = config.load_recipe(path)
+        except config.RecipeError as error:  # of a user's own; the others are still of use
+            table.add_row(name, str(error.faults[0]))
+            continue
+        cells = (recipe.title, recipe.paper, recipe.minutes, recipe.device)
+        table.add_row(name, *("" if cell is None else str(cell) for cell in cells))
+    console.print(table)
+    return DONE
+
+
+def _describe(recipe: config.Recipe, console: "Console") -> int:
+    lines = [recipe.title, recipe.paper, "", recipe.description, "", f"file: {recipe.path}"]
+    lines += [f"variants: {', '.join(recipe.variants)}"]
+    lines += [f"seeds: {', '.join(map(str, recipe.seeds))}", "claims:"]
+    lines += [
+        f"  {name}: {node['text']} ({node['source']})" for name, node in recipe.claims.items()
+    ]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return DONE
+
+
+def _chosen(
+    recipe: config.Recipe, options: argparse.Namespace
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The variants and seeds asked for; empty where none were named."""
+    variants: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    if options.variants is not None:
+        variants = recipe.select([name.strip() for name in options.variants.split(",")])
+    if options.seeds is not None:
+        try:
+            seeds = config.read_seeds(options.seeds)
+        except ValueError as error:
+            raise config.RecipeError([config.Fault("--seeds", str(error))]) from error
+    return variants, seeds
+
+
+def _preview(
+    recipe: config.Recipe,
+    chosen: tuple[tuple[str, ...], tuple[int, ...]],
+    console: "Console",
+) -> int:
+    from toolkit.preview import preview
+
+    config.check(recipe, chosen[0] or None)
+    console.print(preview(recipe, *chosen))
+    return DONE
+
+
+def _end(text: str, code: int) -> int:
+    sys.stderr.write(text + "\n")
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a misspelt option with the nearest one."""
+
+    def error(self, message: str) -> NoReturn:
+        words = [word for word in message.split() if word.startswith("--")]
+        known = [option for action in self._actions for option in action.option_strings]
+        near = [match for word in words for match in difflib.get_close_matches(word, known, 1)]
+        hint = f" Did you mean {near[0]}?" if near else " See --help."
+        self.exit(BAD_INPUT, f"{message}.{hint}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m toolkit.fit", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("recipe", nargs="?", help="name of a recipe, or path of a YAML file")
+    add("overrides", nargs="*", metavar="key=value", help="changes; ~key removes")
+    add("--list", action="store_true", help="show the recipes")
+    add("--describe", action="store_true", help="say what the recipe asks, and its variants")
+    add("--print", action="store_true", help="show the final configuration of a variant")
+    add("--dry-run", action="store_true", help="build everything, push one batch through")
+    add("--variants", metavar="A,B", help="which variants; by default all")
+    add("--seeds", metavar="0-4", help="which seeds, such as 0-4 or 0,3; by default the recipe's")
+    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder of all studies")
+    add("--jobs", type=_positive, metavar="N", help="runs side by side; by default what fits")
+    add("--overwrite", action="store_true", help="train again what has finished")
+    add("--strict", action="store_true", help="exit with 1 if a claim is refuted")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""What a study would do: builds everything and pushes a few batches through each variant."""
+
+import math
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from rich.table import Table
+
+from toolkit import config
+
+__all__ = ["preview"]
+
+_TIMED_BATCHES = 3
+
+
+@dataclass
+class _Stopwatch(L.Callback):
+    """Observes: the time of each training batch but the first, and the first one's shapes."""
+
+    seconds: list[float]
+    shapes: str = ""
+    _began: float = 0.0
+
+    def on_train_batch_start(self, *arguments: Any) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, idx: int
+    ) -> None:
+        if trainer.strategy.root_device.type == "cuda":
+            torch.cuda.synchronize()
+        if idx > 0:
+            self.seconds.append(time.perf_counter() - self._began)
+        if isinstance(outputs, dict) and "logits" in outputs and isinstance(batch, dict):
+            inputs, logits = batch["inputs"], outputs["logits"]
+            self.shapes = f"{tuple(inputs.shape)} -> {tuple(logits.shape)}"
+
+
+def preview(
+    recipe: config.Recipe, variants: tuple[str, ...] = (), seeds: tuple[int, ...] = ()
+) -> Table:
+    """Build each variant, train a few batches of it, and estimate what the study costs.
+
+    The estimate is the time of one update times the number of updates of plain epochs; what
+    callbacks add (USEFUL's separation and longer epochs, logging, tests) is not in it. Nothing is
+    written.
+
+    Args:
+        recipe: The loaded and checked recipe.
+        variants: Which variants; by default all.
+        seeds: Which seeds; by default the recipe's.
+    """
+    table = Table(
+        "variant", "input -> logits", "parameters", "updates", "time, all seeds", "memory"
+    )
+    num_seeds = len(seeds or recipe.seeds)
+    total = 0.0
+    for variant in variants or recipe.variants:
+        resolved = recipe.resolve(variant, (seeds or recipe.seeds)[0])
+        row, seconds = _preview_variant(variant, resolved, num_seeds)
+        total += seconds
+        table.add_row(*row)
+    table.caption = (
+        f"{num_seeds} seeds; about {_duration(total)} with one run at a time, beside what "
+        "callbacks add"
+    )
+    return table
+
+
+def _preview_variant(
+    variant: str, resolved: dict[str, Any], num_seeds: int
+) -> tuple[list[str], float]:
+    torch.set_num_threads(resolved["threads"])
+    torch.manual_seed(resolved["seed"])
+    datamodule = config.instantiate(resolved["data"])
+    model = config.instantiate(resolved["model"])
+    watch = _Stopwatch([])
+    needed = [
+        config.instantiate(node)
+        for name, node in resolved["callbacks"].items()
+        if name == "sharpness_aware"
+    ]
+    settings = {**resolved["trainer"], "max_epochs": 1, "limit_train_batches": _TIMED_BATCHES}
+    trainer = L.Trainer(
+        **settings,
+        limit_val_batches=1,
+        callbacks=[*needed, watch],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(model, datamodule=datamodule)
+    updates = len(datamodule.train_dataloader()) * int(resolved["trainer"].get("max_epochs", 1))
+    seconds = sum(watch.seconds) / max(1, len(watch.seconds)) * updates * num_seeds
+    count = sum(parameter.numel() for parameter in model.parameters())
+    cells = [f"{count:,}", f"{updates:,}", _duration(seconds), _memory(trainer)]
+    return [variant, watch.shapes, *cells], seconds
+
+
+def _memory(trainer: L.Trainer) -> str:
+    """Most memory used so far: of the GPU if there is one, else of the process."""
+    if trainer.strategy.root_device.type == "cuda":
+        return f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB (GPU)"
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return f"{peak / 2**30:.2f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
