@@ -10,6 +10,7 @@ from toolkit.data.module import ImageData, Source
 from toolkit.data.sampler import EpochSampler
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
+from toolkit.data.torchvision_images import TorchvisionImages
 
 __all__ = [
     "ArrayImages",
@@ -24,6 +25,7 @@ __all__ = [
     "Normalize",
     "Source",
     "Spurious",
+    "TorchvisionImages",
     "add_corner_patch",
     "class_by_attribute",
     "color_images",

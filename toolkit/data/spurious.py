@@ -43,7 +43,7 @@ def spurious_attributes(
 
 
 def color_images(
-    images: Shaped[Tensor, "examples 1 height width"], attributes: Int[Tensor, " examples"]
+    images: Shaped[Tensor, "examples channels height width"], attributes: Int[Tensor, " examples"]
 ) -> Shaped[Tensor, "examples 3 height width"]:
     """Grey images drawn in the colour of their attribute, one of ten; black stays black.
 
@@ -101,6 +101,9 @@ class Spurious:
         test_agreement: The same in the test data; by default ``1 / num_attributes``: independent.
         num_attributes: 2 for a patch, up to 10 colours.
         patch_size: Side of the patch in pixels.
+
+    Raises:
+        ValueError: If ``num_attributes`` does not suit the kind or a probability is out of range.
     """
 
     kind: Literal["color", "patch"] = "color"
@@ -108,6 +111,18 @@ class Spurious:
     test_agreement: float | None = None
     num_attributes: int = 2
     patch_size: int = 4
+
+    def __post_init__(self) -> None:
+        most = 2 if self.kind == "patch" else len(_PALETTE)
+        if not 2 <= self.num_attributes <= most:
+            raise ValueError(
+                f"num_attributes must lie in 2..{most} for kind {self.kind}, got "
+                f"{self.num_attributes}."
+            )
+        for key in ("agreement", "test_agreement"):
+            value = getattr(self, key)
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{key} must lie in [0, 1], got {value}. It is a probability.")
 
     def apply(self, arrays: ImageArrays, generator: torch.Generator) -> ImageArrays:
         """The data with the feature put in, and with its groups."""
