@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from toolkit.report.canvas import Drawing, draw
 from toolkit.report.comparisons import WIDTH
-from toolkit.report.looks import INK, MUTED, SERIES, Look, panels_of
+from toolkit.report.looks import INK, MUTED, PAPER, SERIES, Look, panels_of
 from toolkit.report.record import RunRecord, StudyRecord
 from toolkit.report.words import in_unit, metric_words, unit
 
@@ -109,7 +109,8 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
     known = [band for bands in panels.values() for band in bands.values()]
     if not known:
         return []
-    low = max(0.0, min(float(np.quantile(band.mean, 0.25)) for band in known))
+    # What happens late is what tells groups apart; the first epochs may start below the axis.
+    low = max(0.0, min(float(band.mean[len(band.mean) // 3 :].min()) for band in known) - 0.02)
     right = max(float(band.x[-1]) for band in known)
 
     def panel(number: int, name: str, bands: Mapping[str, _Band]) -> Drawing:
@@ -125,9 +126,13 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
             axes.plot(axis_of, 100 * np.mean(rows, axis=0), color=INK, lw=1.6, ls=(0, (4, 1.5)))
             axes.set_title(name if len(name) < 30 else name[:29] + "\u2026")
             _finish(axes, (100 * low, 100.0), right, _AXES.get(axis, axis), log=False)
+            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
             label = f"worst at the end: {worst.split('/', 2)[2]}"
-            axes.text(0.98, 0.05, label, transform=axes.transAxes, ha="right", color=SERIES[1])
+            axes.text(
+                0.98, 0.06, label, transform=axes.transAxes, ha="right", color=SERIES[1],
+                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1, "alpha": 0.8},
+            )  # fmt: skip
 
         alt = f"Validation accuracy of every group over training, {name}"
         return draw(f"groups-{number}", alt, (2.4, 1.8), plot)

@@ -10,19 +10,13 @@ import yaml
 from toolkit.history import write_csv, write_json
 from toolkit.report import comparisons, curves, tables, upsampled
 from toolkit.report.canvas import Drawing
+from toolkit.report.cards import card, tally
 from toolkit.report.looks import Look, looks_of
 from toolkit.report.markup import Html, tag
 from toolkit.report.record import RunRecord, StudyRecord
 from toolkit.report.style import CSS
 
-__all__ = ["VERDICT_SIGNS", "write_report"]
-
-VERDICT_SIGNS = {
-    "supported": "\u2713",
-    "refuted": "\u2717",
-    "inconclusive": "~",
-    "not tested": "\u2013",
-}
+__all__ = ["write_report"]
 
 
 def write_report(folder: Path) -> Path:
@@ -119,7 +113,7 @@ class _Page:
                 *(tag("li", tag("b", value), f" {word}") for value, word in facts),
                 class_="facts",
             ),
-            _tally(study["claims"]),
+            tally(study["claims"]),
         )
 
     def _verdicts(self) -> Html | None:
@@ -136,7 +130,7 @@ class _Page:
         return _section(
             "What came out",
             note,
-            tag("div", *map(_card, claims), class_="cards"),
+            tag("div", *map(card, claims), class_="cards"),
             self._figures(
                 [*forests, *seeds],
                 [*[_FOREST_CAPTION] * len(forests), *[_SEEDS_CAPTION] * len(seeds)],
@@ -259,42 +253,6 @@ def _sheets(run: RunRecord) -> Html | None:
         sheet = upsampled.contact_sheet(run.pictures, selected=selected)
         parts += [tag("h4", title), sheet] if sheet else []
     return tag("div", *parts, class_="sheet")
-
-
-def _tally(claims: Sequence[dict[str, Any]]) -> Html | None:
-    """How many claims have which verdict."""
-    counts = {word: sum(claim["verdict"] == word for claim in claims) for word in VERDICT_SIGNS}
-    pills = [_pill(word, f"{count} {word}") for word, count in counts.items() if count]
-    return tag("p", *pills, class_="tally") if pills else None
-
-
-def _pill(verdict: str, text: str) -> Html:
-    kind = f"verdict {verdict.replace(' ', '-')}"
-    return tag("span", f"{VERDICT_SIGNS[verdict]} {text}", class_=kind)
-
-
-def _card(claim: dict[str, Any]) -> Html:
-    verdict = claim["verdict"]
-    lines = claim["sentence"].removeprefix("not tested: ").split("; ")
-    budget = claim["evidence"].get("budget", {}).get("equal")
-    origin = " \u00b7 ".join(
-        filter(None, [claim["source"], f"equal {budget}" if budget else None, claim["name"]])
-    )
-    return tag(
-        "article",
-        _pill(verdict, verdict),
-        tag("h3", claim["text"] or claim["name"]),
-        tag("ul", *(tag("li", _typeset(line)) for line in lines)),
-        tag("p", origin, class_="from"),
-        class_=f"card {verdict.replace(' ', '-')}",
-    )
-
-
-def _typeset(text: str) -> str:
-    """Real minus signs, and no line break within ``95 %`` and ``n = 5``."""
-    for plain, proper in ((" -", " \u2212"), ("95 %", "95\u00a0%"), ("n = ", "n\u00a0=\u00a0")):
-        text = text.replace(plain, proper)
-    return text
 
 
 def _csv_rows(record: StudyRecord) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def terminal_table(study: dict[str, Any]) -> RenderableType:
 
 def _claim(claim: dict[str, Any]) -> Text:
     line = Text(f"{claim['verdict']}: ", style=f"bold {_COLOURS[claim['verdict']]}")
-    sentence = claim["sentence"].removeprefix("not tested: ")
+    sentence = claim["sentence"].removeprefix("not tested: ").replace("; ", "\n  ")
     return line.append(f"{claim['text'] or claim['name']}\n", style="bold default").append(
         f"  {sentence}", style="not bold default"
     )
