@@ -78,9 +78,11 @@ class Bound:
         except (ValueError, TypeError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
                 raise  # such as running out of memory, which is no fault of the recipe
-            name = getattr(self.target, "__name__", str(self.target))
-            message = f"must suit {name}, which raised {one_line(error)}"
-            raise RecipeError([Fault(".".join(self.path), message)]) from error
+            word, _, more = str(error).partition(" ")
+            path, message = (*self.path, word), more
+            if word not in self.arguments or not more:
+                path, message = self.path, f"must suit {_name(self.target)}: {one_line(error)}"
+            raise RecipeError([Fault(".".join(path), " ".join(message.split()))]) from error
 
 
 class Factory:
@@ -158,7 +160,7 @@ class Binder:
             name, here = str(key), (*path, str(key))
             known = name in signature.arguments
             if not known and not signature.is_open and name != signature.spread:
-                near = nearest(name, signature.arguments)
+                near = nearest(name, signature.arguments) or _deeper(name, given)
                 accepted = listed(signature.arguments, 12 if near else 60)
                 message = f"is no argument of {_name(target)}. Accepted: {accepted}."
                 self.report(here, message, near)
@@ -212,6 +214,13 @@ class Binder:
         if missing:
             hints = [f"{name} ({describe(signature.arguments[name])})" for name in missing]
             self.report(path, f"must give {_name(target)} its argument {listed(hints)}.")
+
+
+def _deeper(name: str, given: Mapping[Any, Any]) -> str | None:
+    """The path of an argument that a node among the arguments has, such as ``base.lr``."""
+    nodes = {key: value for key, value in given.items() if _has_node(value)}
+    keys = (key for key, node in nodes.items() if isinstance(node, Mapping) and name in node)
+    return next((f"{key}.{name}" for key in keys), None)
 
 
 def _built(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Check every node of a recipe against what it names; imports, but builds no model or data."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.config.bind import Binder, Bound
@@ -19,6 +19,8 @@ __all__ = ["check"]
 
 _SET_BY_THE_RUN = ("callbacks", "logger", "default_root_dir", "use_distributed_sampler")
 """Arguments of Lightning's Trainer that a recipe must not give."""
+
+_Said = tuple[Keys, str, str | None]
 
 
 def check(recipe: Recipe, variants: Sequence[str] | None = None) -> None:
@@ -57,20 +59,28 @@ class _Checker:
         self.claims = recipe.claims
         self._keys: dict[str, None] = {}
         self._are_all = True
-        self._seen: dict[tuple[Keys, str], tuple[list[Any], list[tuple[Keys, Any]]]] = {}
+        self._seen: dict[tuple[Keys, str], _Looked] = {}
 
     def check_run(self, resolved: Mapping[str, Any], report: Report) -> None:
-        targets: list[tuple[Keys, Any]] = []
-        for section in ("data", "model"):
-            targets += self._check_node(resolved.get(section), (section,), report)
-        for section, nodes in (("callbacks", resolved.get("callbacks")), ("claims", self.claims)):
-            for name, node in nodes.items() if isinstance(nodes, Mapping) else ():
-                targets += self._check_node(node, (section, str(name)), report)
+        """Report what is wrong with one run."""
+        nodes: dict[Keys, Any] = {
+            (section,): resolved.get(section) for section in ("data", "model")
+        }
+        for section, group in (("callbacks", resolved.get("callbacks")), ("claims", self.claims)):
+            if isinstance(group, Mapping):
+                nodes |= {(section, str(name)): node for name, node in group.items()}
+        looked = [self._look(node, path) for path, node in nodes.items()]
+        for one in looked:
+            told = [*one.faults]
+            if not told and one.path[0] != "claims":
+                told = [fault for at in one.targets for fault in _ask(*at, resolved)]
+            if not told and one.path[0] in ("callbacks", "claims"):
+                told = one.trial()
+            for fault in told:
+                report(*fault)
         self._check_trainer(resolved.get("trainer"), report)
-        self._check_monitor(resolved, [target for _, target in targets], report)
-        for path, target in targets:
-            if path[0] != "claims":
-                _call_hook(target, path, resolved, report)
+        targets = [target for one in looked for _, target in one.targets]
+        self._check_monitor(resolved, targets, report)
 
     def check_named_metrics(self, report: Report) -> None:
         """Check the metrics of claims and report against the keys of all runs looked at."""
@@ -79,22 +89,15 @@ class _Checker:
             for path, name in named_in(parts, (), METRIC_ARGUMENTS):
                 _check_metric(name, path, self._keys, report)
 
-    def _check_node(self, node: Any, path: Keys, report: Report) -> list[tuple[Keys, Any]]:
-        """Report what is wrong with a node; paths and targets of it and of the nodes in it."""
-        if not isinstance(node, Mapping) or TARGET not in node:
-            return []
-        place = (path, json.dumps(node, default=str, sort_keys=True))
+    def _look(self, node: Any, path: Keys) -> "_Looked":
+        place = (path, repr(node))
         if place not in self._seen:
-            faults: list[Any] = []
-            binder = Binder(lambda *fault: faults.append(fault), self.recipe.packages)
-            bound = binder.bind(node, Any, path)
-            if not faults and isinstance(bound, Bound) and path[0] in ("callbacks", "claims"):
-                _try_to_build(bound, faults)
-            self._seen[place] = (faults, binder.targets)
-        faults, targets = self._seen[place]
-        for fault in faults:
-            report(*fault)
-        return targets
+            faults: list[_Said] = []
+            binder = Binder(_collecting(faults), self.recipe.packages)
+            is_node = isinstance(node, Mapping) and TARGET in node
+            bound = binder.bind(node, Any, path) if is_node else None
+            self._seen[place] = _Looked(path, bound, faults, binder.targets)
+        return self._seen[place]
 
     def _check_trainer(self, trainer: Any, report: Report) -> None:
         given = dict(trainer) if isinstance(trainer, Mapping) else {}
@@ -126,28 +129,53 @@ def _check_metric(name: str, path: Keys, keys: Collection[str], report: Report) 
         report(path, message, nearest_metric(name, keys))
 
 
-def _try_to_build(bound: Bound, faults: list[Any]) -> None:
-    try:
-        bound.build()
-    except RecipeError as error:
-        faults += [(tuple(f.key.split(".")), f.message, f.suggestion) for f in error.faults]
+@dataclass
+class _Looked:
+    """What a look at a node found."""
+
+    path: Keys
+    bound: Any
+    faults: list[_Said]
+    targets: list[tuple[Keys, Any]]
+    _trial: list[_Said] | None = None
+
+    def trial(self) -> list[_Said]:
+        """Faults that building the node brings up."""
+        if self._trial is None:
+            self._trial = []
+            try:
+                if isinstance(self.bound, Bound):
+                    self.bound.build()
+            except RecipeError as error:
+                self._trial = [
+                    (tuple(fault.key.split(".")), fault.message, fault.suggestion)
+                    for fault in error.faults
+                ]
+        return self._trial
 
 
-def _call_hook(target: Any, path: Keys, resolved: Mapping[str, Any], report: Report) -> None:
-    """Report what a class itself has to say about its node in this recipe."""
+def _collecting(faults: list[_Said]) -> Report:
+    def report(path: Keys, message: str, suggestion: str | None = None) -> None:
+        faults.append((path, message, suggestion))
+
+    return report
+
+
+def _ask(path: Keys, target: Any, resolved: Mapping[str, Any]) -> list[_Said]:
+    """What a class itself has to say about its node in this recipe."""
     hook = getattr(target, "check_recipe", None)
-    if hook is None:
-        return
     node: Any = resolved
     for key in path:
         node = node[int(key)] if isinstance(node, list) else node.get(key)
+    if hook is None or not isinstance(node, Mapping):
+        return []
     try:
         sentences = list(hook(resolved, node))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         sentences = [f"must suit {target.__name__}, whose check raised {one_line(error)}."]
+    result: list[_Said] = []
     for sentence in sentences:
         word, _, rest = sentence.partition(" ")
-        if word in node and rest:
-            report((*path, word), rest)
-        else:
-            report(path, sentence)
+        is_argument = word in node and bool(rest)
+        result.append(((*path, word), rest, None) if is_argument else (path, sentence, None))
+    return result

@@ -163,11 +163,19 @@ def _override_study(
                 key, near = ".".join(word.path[:2]), nearest(rest[0], names)
                 faults.append(Fault(key, message, near, file="command line"))
             else:
-                mine.append(word)
+                mine.append(_expanded(word, faults) if head == "variants" else word)
         elif head in TOP_KEYS and head not in RUN_KEYS:
             mine.append(word)
     layer = overrides_layer(mine)
     return _lay(tree, layer, layer.tree, faults)
+
+
+def _expanded(word: Override, faults: list[Fault]) -> Override:
+    """A word that gives a whole variant, whose keys may be dotted as in a file."""
+    if len(word.path) != 2 or not isinstance(word.value, dict):
+        return word
+    layer = overrides_layer([word])
+    return Override(word.path, expand_keys(word.value, layer, word.path, faults))
 
 
 def _shown(path: Path) -> str:

@@ -62,7 +62,8 @@ class Recipe:
     @property
     def minutes(self) -> float | None:
         """How long it takes, in minutes; ``None`` if it does not say."""
-        return self.tree.get("minutes")
+        minutes = self.tree.get("minutes")
+        return None if minutes is None else float(minutes)
 
     @property
     def device(self) -> str:

@@ -147,9 +147,7 @@ def _check_checkpoint(tree: Mapping[str, Any], report: Report) -> None:
         message = f"must not see test data, got {monitor!r}. Name a val/ metric."
         report(("checkpoint", "monitor"), message)
     if monitor is not None and section.get("mode") is None:
-        report(
-            ("checkpoint",), f"must say the mode of monitor {monitor!r}: mode: min or mode: max."
-        )
+        report(("checkpoint",), f"must say mode: min or mode: max for {monitor!r}.")
     if monitor is None and section.get("test") == "best":
         report(
             ("checkpoint",), "must name a monitor where test is best. Add for example val/error."
