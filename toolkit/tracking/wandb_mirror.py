@@ -7,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
@@ -18,8 +18,6 @@ from lightning.pytorch.utilities import rank_zero_only
 from toolkit.history import read_json, write_json
 
 __all__ = ["WandbMirror", "logged_in"]
-
-Mode = Literal["auto", "online", "offline", "disabled"]
 
 
 class WandbMirror(WandbLogger):
@@ -59,7 +57,7 @@ class WandbMirror(WandbLogger):
         name: str,
         group: str,
         config: Mapping[str, Any] | None = None,
-        mode: Mode = "auto",
+        mode: str = "auto",
         project: str | None = None,
         entity: str | None = None,
         tags: Sequence[str] = (),
@@ -186,7 +184,6 @@ class WandbMirror(WandbLogger):
             return call()
         except Exception as error:  # noqa: BLE001 - whatever W&B raises, the run goes on
             self.active = False
-            self._experiment = None
             warnings.warn(
                 f"{_failed(error)} The run goes on without it; its own record is complete.",
                 stacklevel=3,
@@ -205,7 +202,7 @@ def logged_in() -> bool:
         return False
 
 
-def _resolved(mode: Mode) -> str:
+def _resolved(mode: str) -> str:
     if mode not in _MODES:
         raise ValueError(
             f"mode must be one of {', '.join(_MODES)}, got {mode!r}. "
