@@ -51,6 +51,8 @@ class SharpnessAware(L.Callback):
             ``dataloader_iter``.
     """
 
+    runs_in_separation = True  # UsefulUpsampling's first stage steps SAM too
+
     def __init__(self) -> None:
         self._passes: Passes | None = None
 

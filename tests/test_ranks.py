@@ -16,7 +16,7 @@ _FIXED = ("--variants", "sgd,sam_useful", "--seeds", "0")
 # spurious feature whose rare groups are not on every rank in every batch.
 _CHANGES = (
     "data.batch_size=14",
-    "data.spurious={_target_: toolkit.data.CornerPatch, correlation: 0.95, num_classes: 10}",
+    "data.spurious={_target_: toolkit.data.Spurious, kind: patch, agreement: 0.95}",
 )
 
 
@@ -25,7 +25,7 @@ def _study(
 ) -> Path:
     folder.mkdir()
     write_recipe(folder / "tiny.yaml")
-    done = run_fit(["tiny.yaml", *_FIXED, *arguments], folder, launcher)
+    done = run_fit(["tiny.yaml", *_FIXED, *_CHANGES, *arguments], folder, launcher)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "runs" / "tiny"
 

@@ -11,7 +11,13 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import nn
 
-__all__ = ["AtomicCheckpointIO", "RunCheckpoint", "all_finite", "save_atomically"]
+__all__ = [
+    "AtomicCheckpointIO",
+    "FinalCheckpoint",
+    "RunCheckpoint",
+    "all_finite",
+    "save_atomically",
+]
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -44,9 +50,9 @@ def save_atomically(value: Any, path: Path) -> None:
 class RunCheckpoint(L.Callback):
     """Observes: writes ``last.ckpt`` between epochs, and ``best.ckpt`` by one named metric.
 
-    It acts when the next epoch begins and when training ends, as
-    :class:`toolkit.tracking.RecordState` needs it, so that checkpoint and record agree to the row.
-    It must be the first of the callbacks.
+    It acts when the next epoch begins, as :class:`toolkit.tracking.RecordState` needs it, so that
+    checkpoint and record agree to the row. It must be the first of the callbacks, and
+    :class:`FinalCheckpoint` the last.
 
     A checkpoint with a parameter that is not finite is never written, nor is a NaN ever the best.
 
@@ -71,6 +77,8 @@ class RunCheckpoint(L.Callback):
         self.every_n_epochs = every_n_epochs
         self.best_score: float | None = None
         self.best_epoch: int | None = None
+        self.metrics: dict[str, float] = {}
+        self.finished = False
         self._began = time.monotonic()
 
     @property
@@ -78,30 +86,41 @@ class RunCheckpoint(L.Callback):
         """Wall-clock seconds of this run, those before an interruption's checkpoint included."""
         return time.monotonic() - self._began
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Train no further where the checkpoint is of a finished training, stopped early too."""
+        if self.finished:
+            trainer.should_stop = True
+
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write what the past epoch left."""
         if trainer.current_epoch > 0:
             self._save(trainer, pl_module, due=trainer.current_epoch % self.every_n_epochs == 0)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write the end of training."""
+        self.finished = True
         self._save(trainer, pl_module, due=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best score so far, and the time spent."""
+        """The best score so far, the latest metrics, whether training is done, the time spent."""
         return {
+            "metrics": self.metrics,
+            "finished": self.finished,
             "best_score": self.best_score,
             "best_epoch": self.best_epoch,
             "seconds": self.seconds,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best score, and count on from the time spent."""
+        """Restore all that, and count on from the time spent."""
+        self.metrics = state_dict["metrics"]
+        self.finished = state_dict["finished"]
         self.best_score = state_dict["best_score"]
         self.best_epoch = state_dict["best_epoch"]
         self._began = time.monotonic() - state_dict["seconds"]
 
     def _save(self, trainer: L.Trainer, pl_module: L.LightningModule, *, due: bool) -> None:
+        self.metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if not all_finite(pl_module):
             return
         if self._improve(trainer):
@@ -111,9 +130,9 @@ class RunCheckpoint(L.Callback):
 
     def _improve(self, trainer: L.Trainer) -> bool:
         """Whether the past epoch is the best so far; if so, remember it."""
-        if self.monitor is None or self.monitor not in trainer.callback_metrics:
+        if self.monitor is None or self.monitor not in self.metrics:
             return False
-        score = float(trainer.callback_metrics[self.monitor])
+        score = self.metrics[self.monitor]
         sign = 1 if self.mode == "min" else -1
         epoch = trainer.current_epoch - 1
         if not math.isfinite(score) or epoch == self.best_epoch:
@@ -122,6 +141,21 @@ class RunCheckpoint(L.Callback):
             return False
         self.best_score, self.best_epoch = score, epoch
         return True
+
+
+class FinalCheckpoint(L.Callback):
+    """Observes: writes the end of training, after every other callback has logged its last rows.
+
+    Args:
+        checkpoint: The callback that writes.
+    """
+
+    def __init__(self, checkpoint: RunCheckpoint) -> None:
+        self.checkpoint = checkpoint
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write it."""
+        self.checkpoint.finish(trainer, pl_module)
 
 
 def all_finite(module: nn.Module) -> bool:

@@ -12,7 +12,7 @@ import lightning as L
 import torch
 
 from toolkit import config, distributed, history
-from toolkit.run.checkpoints import AtomicCheckpointIO, RunCheckpoint
+from toolkit.run.checkpoints import AtomicCheckpointIO, FinalCheckpoint, RunCheckpoint
 from toolkit.run.folder import Run, environment
 from toolkit.run.guard import EpochSeeder, NonFiniteGuard, NonFiniteLossError
 from toolkit.run.pictures import save_pictures
@@ -52,15 +52,17 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
         run.checkpoints, rule["monitor"], rule["mode"], rule["every_n_epochs"]
     )
     seen = ExamplesSeen(record)
-    trainer = build_trainer(run, record, [checkpoint, RecordState(record), seen], tell)
+    trainer = build_trainer(run, record, checkpoint, [RecordState(record), seen], tell)
     last = run.checkpoints / "last.ckpt"
     with _closing(record):
         if last.exists():
             trainer.fit(model, datamodule=datamodule, ckpt_path=last, weights_only=True)
         else:
-            record.cut_to(0)
+            if not (run.folder / "separation.ckpt").exists():  # which keeps rows of its own
+                record.cut_to(0)
             trainer.fit(model, datamodule=datamodule, weights_only=True)
-        metrics = _numbers(trainer.callback_metrics)
+        # Not the trainer's own: it has none where training had ended before an interruption.
+        metrics = _numbers(checkpoint.metrics)
         updates = trainer.global_step
         metrics.update(_test(run, trainer, model, datamodule))
     if checkpoint.best_score is not None:
@@ -86,7 +88,11 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
 
 
 def build_trainer(
-    run: Run, record: HistoryLogger, first: Sequence[L.Callback], tell: Tell
+    run: Run,
+    record: HistoryLogger,
+    checkpoint: RunCheckpoint,
+    counters: Sequence[L.Callback],
+    tell: Tell,
 ) -> L.Trainer:
     """The Lightning trainer of a run: the recipe's settings, our callbacks around its own."""
     resolved = run.resolved
@@ -94,11 +100,13 @@ def build_trainer(
     return L.Trainer(
         **resolved["trainer"],
         callbacks=[
-            *first,
+            checkpoint,
+            *counters,
             EpochSeeder(run.seed),
             NonFiniteGuard(resolved["nonfinite"]),
             *recipes,
             ProgressReporter(record, tell),
+            FinalCheckpoint(checkpoint),
         ],
         logger=[record, record.mirror] if record.mirror else record,
         plugins=[AtomicCheckpointIO()],
