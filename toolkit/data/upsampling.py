@@ -9,9 +9,6 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped] # has none
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -223,6 +220,11 @@ def _two_means(rows: np.ndarray, seed: int) -> Tensor | None:
     """0 or 1 per row, or ``None`` where two clusters do not exist."""
     if len(rows) < 2 or (rows == rows[0]).all():
         return None
+    # Imported here: 0.6 s that only a run with a separation stage has to pay.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped] # has none
+
     # One thread: the order of the partial sums, hence the last bit, would depend on their number.
     with threadpool_limits(limits=1), warnings.catch_warnings():
         # Rows so close that two clusters cannot be told apart; the caller then gets None.
