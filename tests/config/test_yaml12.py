@@ -12,10 +12,7 @@ from toolkit.config.yaml12 import parse_yaml, read_scalar, text_of
     ("text", "value"),
     [
         *[(word, word) for word in ("off", "on", "no", "yes", "y", "1:30", "12:30:45", "1_000")],
-        *[
-            (word, word)
-            for word in ("2020-01-01", "0b11", "0o9", "1e", "--1", "nan", "inf", "nUll")
-        ],
+        *[(word, word) for word in ("2020-01-01", "0b11", "0o9", "1e", "--1", "nan", "inf")],
         ("010", 10),
         ("0o10", 8),
         ("0x1F", 31),

@@ -58,7 +58,7 @@ def callables(annotation: Any) -> list[Any]:
 def classes(annotation: Any) -> list[type]:
     """The alternatives that are classes, of which a value must be an instance; no ``Callable``."""
     found = [_origin(m) or m for m in members(annotation)]
-    return [m for m in found if isinstance(m, type) and m not in (type, Callable)]
+    return [m for m in found if isinstance(m, type) and m not in (type, Callable, Any)]
 
 
 def item_types(annotation: Any, value: Any) -> Any:

@@ -59,7 +59,8 @@ class Bound:
             RecipeError: If the target refuses a value.
         """
         if self.is_factory:
-            return self.target if not (self.arguments or self.spread) else Factory(self)
+            is_plain = not (self.arguments or self.spread or self.dropped)
+            return self.target if is_plain else Factory(self)
         return self.call((), extra)
 
     def call(self, args: Sequence[Any], extra: Mapping[str, Any]) -> Any:

@@ -41,7 +41,11 @@ def check(recipe: Recipe, variants: Sequence[str] | None = None) -> None:
     checker = _Checker(recipe)
     for name in names:
         report = collector.report(name)
-        resolved = recipe.resolve_reporting(name, recipe.seeds[0], report)
+        unknown: list[_Said] = []
+        resolved = recipe.resolve_reporting(name, recipe.seeds[0], _collecting(unknown))
+        for said in unknown:
+            report(*said)
+        report = _leaving_out(report, [path for path, _, _ in unknown])
         if not collector.faults:  # else told already, or due to what has been told
             check_shape(resolved, report)
         checker.check_run(resolved, report)
@@ -159,6 +163,16 @@ def _collecting(faults: list[_Said]) -> Report:
         faults.append((path, message, suggestion))
 
     return report
+
+
+def _leaving_out(report: Report, paths: Collection[Keys]) -> Report:
+    """``report`` but for values that an interpolation has left unknown."""
+
+    def add(path: Keys, message: str, suggestion: str | None = None) -> None:
+        if path not in paths:
+            report(path, message, suggestion)
+
+    return add
 
 
 def _ask(path: Keys, target: Any, resolved: Mapping[str, Any]) -> list[_Said]:

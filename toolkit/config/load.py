@@ -90,12 +90,7 @@ def _file_layers(path: Path, stack: tuple[Path, ...], faults: list[Fault]) -> li
     layer = Layer({}, file, lines)
     variants = tree.get("variants")
     if isinstance(variants, dict):
-        tree["variants"] = {
-            text_of(name): expand_keys(changes, layer, ("variants", text_of(name)), faults)
-            if isinstance(changes, dict)
-            else changes
-            for name, changes in variants.items()
-        }
+        tree["variants"] = _expanded_variants(variants, layer, faults)
     layer.tree = expand_keys(tree, layer, (), faults)
     result: list[Layer] = []
     try:
@@ -163,19 +158,32 @@ def _override_study(
                 key, near = ".".join(word.path[:2]), nearest(rest[0], names)
                 faults.append(Fault(key, message, near, file="command line"))
             else:
-                mine.append(_expanded(word, faults) if head == "variants" else word)
+                mine.append(_expanded(word, faults))
         elif head in TOP_KEYS and head not in RUN_KEYS:
-            mine.append(word)
+            mine.append(_expanded(word, faults))
     layer = overrides_layer(mine)
     return _lay(tree, layer, layer.tree, faults)
 
 
 def _expanded(word: Override, faults: list[Fault]) -> Override:
-    """A word that gives a whole variant, whose keys may be dotted as in a file."""
-    if len(word.path) != 2 or not isinstance(word.value, dict):
+    """A word that gives whole variants, whose keys may be dotted as in a file."""
+    is_short = word.path[0] == "variants" and len(word.path) <= 2
+    if not is_short or not isinstance(word.value, dict):
         return word
     layer = overrides_layer([word])
-    return Override(word.path, expand_keys(word.value, layer, word.path, faults))
+    if len(word.path) == 2:
+        return Override(word.path, expand_keys(word.value, layer, word.path, faults))
+    return Override(word.path, _expanded_variants(word.value, layer, faults))
+
+
+def _expanded_variants(variants: dict[Any, Any], layer: Layer, faults: list[Fault]) -> Any:
+    names = {text_of(name): changes for name, changes in variants.items()}
+    return {
+        name: expand_keys(changes, layer, ("variants", name), faults)
+        if isinstance(changes, dict)
+        else changes
+        for name, changes in names.items()
+    }
 
 
 def _shown(path: Path) -> str:

@@ -23,7 +23,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INF = re.compile(r"[-+]?\.(inf|Inf|INF)")
 _NAN = {".nan", ".NaN", ".NAN"}
 _PREFIX = "tag:yaml.org,2002:"
-_MAX_VALUES = 100_000  # an alias of an alias of ... can stand for billions of values
+_MAX_VALUES = 10_000  # an alias of an alias of ... can stand for billions of values
 
 
 class _WrittenInt(int):
