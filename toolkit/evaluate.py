@@ -83,11 +83,11 @@ def load_run(run: Path, checkpoint: str = "last") -> tuple[L.LightningModule, Im
     if not weights.exists():
         raise ValueError(f"{weights} must exist. Set checkpoint.monitor for a best checkpoint.")
     resolved = config.read_yaml(run / "recipe.yaml")
-    datamodule = config.instantiate(resolved["data"])
+    datamodule = config.build(resolved, "data")
     if not isinstance(datamodule, ImageData):
         raise ValueError(f"data must be a toolkit.data.ImageData, got {type(datamodule).__name__}.")
     datamodule.check()
-    model: L.LightningModule = config.instantiate(resolved["model"])
+    model: L.LightningModule = config.build(resolved, "model")
     state = torch.load(weights, weights_only=True, map_location="cpu")["state_dict"]
     model.load_state_dict(state)
     return model.eval(), datamodule

@@ -77,13 +77,13 @@ def _preview_variant(
 ) -> tuple[list[str], float]:
     torch.set_num_threads(resolved["threads"])
     torch.manual_seed(resolved["seed"])
-    datamodule = config.instantiate(resolved["data"])
-    model = config.instantiate(resolved["model"])
+    datamodule = config.build(resolved, "data")
+    model = config.build(resolved, "model")
     watch = _Stopwatch([])
     needed = [
-        config.instantiate(node)
+        config.build(resolved, f"callbacks.{name}")
         for name, node in resolved["callbacks"].items()
-        if name == "sharpness_aware"
+        if node["_target_"] == "callbacks.SharpnessAware"
     ]
     settings = {**resolved["trainer"], "max_epochs": 1, "limit_train_batches": _TIMED_BATCHES}
     trainer = L.Trainer(

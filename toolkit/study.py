@@ -88,11 +88,11 @@ class Study:
         checked: list[Any] = []
         first = (self.seeds or self.recipe.seeds)[0]
         for variant in self.variants or self.recipe.variants:
-            node = self.recipe.resolve(variant, first)["data"]
-            if node in checked:
+            resolved = self.recipe.resolve(variant, first)
+            if resolved["data"] in checked:
                 continue
-            checked.append(node)
-            check = getattr(config.instantiate(node), "check", None)
+            checked.append(resolved["data"])
+            check = getattr(config.build(resolved, "data"), "check", None)
             if callable(check):
                 check()
 

@@ -1,6 +1,6 @@
 """Recipes: load, extend, override, check, build; imports neither torch nor Lightning itself."""
 
-from toolkit.config.build import instantiate
+from toolkit.config.build import build, instantiate
 from toolkit.config.check import check
 from toolkit.config.errors import Fault, RecipeError
 from toolkit.config.find import find_recipe, list_recipes
@@ -14,6 +14,7 @@ __all__ = [
     "Fault",
     "Recipe",
     "RecipeError",
+    "build",
     "check",
     "difference",
     "find_recipe",

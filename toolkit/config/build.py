@@ -8,7 +8,19 @@ from toolkit.config.errors import Fault, RecipeError
 from toolkit.config.merge import TARGET
 from toolkit.config.yaml12 import Keys
 
-__all__ = ["instantiate"]
+__all__ = ["build", "instantiate"]
+
+
+def build(resolved: Mapping[str, Any], key: str) -> Any:
+    """The object at a dotted key of a run's configuration, such as ``model``.
+
+    Raises:
+        RecipeError: As :func:`instantiate`; targets may lie in the recipe's ``packages`` too.
+    """
+    node: Any = resolved
+    for part in key.split("."):
+        node = node[part]
+    return instantiate(node, resolved.get("packages") or (), key)
 
 
 def instantiate(

@@ -42,10 +42,10 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
     if distributed.is_main():
         _write_inputs(run)
     L.seed_everything(run.seed, workers=True, verbose=False)
-    datamodule = config.instantiate(resolved["data"])
+    datamodule = config.build(resolved, "data")
     # Seeded again: variants that differ in their data still share their initial weights.
     torch.manual_seed(run.seed)
-    model = config.instantiate(resolved["model"])
+    model = config.build(resolved, "model")
     record = HistoryLogger(run.folder, _mirror(run))
     rule = run.checkpoint_rule
     checkpoint = RunCheckpoint(
@@ -96,7 +96,7 @@ def build_trainer(
 ) -> L.Trainer:
     """The Lightning trainer of a run: the recipe's settings, our callbacks around its own."""
     resolved = run.resolved
-    recipes = [config.instantiate(node) for node in resolved["callbacks"].values()]
+    recipes = [config.build(resolved, f"callbacks.{name}") for name in resolved["callbacks"]]
     return L.Trainer(
         **resolved["trainer"],
         callbacks=[
