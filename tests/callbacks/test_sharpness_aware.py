@@ -255,6 +255,19 @@ def test_clipping_leaves_the_first_gradient_alone() -> None:
     assert float(last) == pytest.approx(1e-4, rel=1e-2)
 
 
+@pytest.mark.parametrize("m", [None, 4])
+def test_the_modules_own_clipping_is_asked_once_per_update(m: int | None) -> None:
+    class Clips(Module):
+        asked = 0
+
+        def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
+            self.asked += 1
+
+    module = Clips(partial(SAM, base=SGD, m=m))
+    fitted(module, SharpnessAware())
+    assert module.asked == 8
+
+
 def test_chunks_give_the_outputs_and_logs_of_the_first_passes_over_the_whole_batch() -> None:
     class Plain(Module):
         def training_step(self, batch: Batch, batch_idx: int) -> Any:
@@ -424,6 +437,22 @@ def test_the_callback_leaves_module_and_optimizer_as_it_found_them() -> None:
     run = fitted(module, SharpnessAware())
     assert run.optimizers[0].first_pass is run.optimizers[0].second_pass is None
     assert run.optimizers[0].batch_size is None
+
+
+def test_an_optimizer_that_comes_within_the_fit_is_surrounded_too() -> None:
+    optimizers = []
+
+    class Restart(L.Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            if trainer.current_epoch == 1:
+                trainer.strategy.optimizers = [pl_module.configure_optimizers()]
+            optimizers.append(trainer.optimizers[0])
+
+    module = Module(partial(SAM, base=SGD, rho=0.2))
+    fitted(module, SharpnessAware(), Restart())
+    assert optimizers[0] is not optimizers[1]
+    assert all(optimizer.second_pass is None for optimizer in optimizers)
+    assert module.net[1].num_batches_tracked == 8
 
 
 def test_hooks_that_fire_twice_are_named_once_if_used(caplog: pytest.LogCaptureFixture) -> None:

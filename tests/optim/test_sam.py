@@ -305,8 +305,8 @@ def test_a_loss_without_gradients_leaves_the_weights_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_norm_is_over_all_parameters_and_in_float32(dtype: torch.dtype) -> None:
-    gradients = [torch.full((1000,), 300.0, dtype=dtype), torch.full((4,), 300.0, dtype=dtype)]
-    perturbation = sam_perturbation(gradients, rho=1.0)  # 300^2 overflows float16
+    gradients = [torch.full((1000,), 3000.0, dtype=dtype), torch.full((4,), 3000.0, dtype=dtype)]
+    perturbation = sam_perturbation(gradients, rho=1.0)  # the norm, 95,000, overflows float16
     expected = torch.full((1000,), 1004**-0.5)
     torch.testing.assert_close(perturbation[0].float(), expected, rtol=1e-2, atol=0)
     assert perturbation[0].dtype == dtype

@@ -35,7 +35,8 @@ class SAM(Optimizer):
     In Lightning add ``callbacks.SharpnessAware()``. In a loop of one's own, attributes say what
     surrounds the passes: ``first_pass`` and ``second_pass``, each a function that returns a context
     manager. With BatchNorm set ``optimizer.second_pass = lambda: kept_buffers(model)``. Clip the
-    gradient of the second pass only: in ``optimizer.base.register_step_pre_hook``.
+    gradient of the second pass only, in a hook for ``optimizer.base.register_step_pre_hook`` (which
+    must return nothing).
 
     Several ranks: under ``DistributedDataParallel``, ``perturbation="global"`` perturbs with the
     gradient of the global batch; ``"local"``, the papers' form, with each rank's own, for which
