@@ -1,10 +1,13 @@
 """Training loss and accuracy on the data as they were before some examples were copied."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from toolkit.distributed import sum_across_ranks
+from toolkit.functional import Fields
 
 __all__ = ["OriginalMeans"]
 
@@ -19,6 +22,15 @@ class OriginalMeans:
     def __init__(self, indices: Tensor) -> None:
         self._weights = 1 / torch.bincount(indices).double()
         self.sums = torch.zeros(3, dtype=torch.float64)  # of weights, losses, right predictions
+
+    def read(self, fields: Fields, outputs: Any, batch: Any) -> None:
+        """Add a batch, if it holds indices and class ids, and its step returned logits."""
+        logits = fields.find("logits", outputs)
+        targets, indices = (fields.find(name, batch) for name in ("targets", "indices"))
+        if logits is None or targets is None or indices is None:
+            return
+        if logits.ndim == 2 and logits.shape[1] > 1 and targets.ndim == 1:
+            self.add(logits, targets, indices)
 
     def add(self, logits: Tensor, targets: Tensor, indices: Tensor) -> None:
         """Add a batch; the device is not waited for."""

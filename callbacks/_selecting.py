@@ -13,6 +13,8 @@ from toolkit.data.upsampling import Selection, select_examples, separate_example
 
 __all__ = [
     "Settings",
+    "check_same_data",
+    "check_same_settings",
     "check_settings",
     "epochs_fault",
     "log_selection",
@@ -52,10 +54,40 @@ def check_settings(settings: Settings, has_losses: bool) -> None:
         )
 
 
+def check_same_data(found: UpsampledSet, fingerprint: str) -> None:
+    """Raise ``ValueError`` if a set was selected from other data than those with this hash."""
+    if fingerprint != found.fingerprint:
+        raise ValueError(
+            "the training data must be those that the examples were selected from, got fingerprint "
+            f"{fingerprint[:12]}, there {found.fingerprint[:12]}. Use the same data, or start anew."
+        )
+
+
+def check_same_settings(found: UpsampledSet, settings: Settings) -> None:
+    """Raise ``ValueError`` if a checkpoint's set was found with other settings than these."""
+    there, now = found.settings, asdict(settings)
+    changed = [key for key in now if there[key] != now[key]]
+    if changed:
+        raise ValueError(
+            f"{', '.join(changed)} must be as in the checkpoint, got "
+            f"{[now[key] for key in changed]}, there {[there[key] for key in changed]}. Start anew "
+            "without a checkpoint."
+        )
+
+
 def epochs_fault(separation: Any, max_epochs: Any) -> str | None:
     """What is wrong with the length of stage one, given that of the whole training."""
-    if not isinstance(max_epochs, int) or max_epochs < 0:
+    if not isinstance(max_epochs, int):
         return None
+    if max_epochs < 0:
+        return (
+            None
+            if separation != "auto"
+            else (
+                "separation_epochs must be a number where trainer.max_epochs is without limit, got "
+                "'auto'. Give either."
+            )
+        )
     if max_epochs < 2:
         return (
             f"trainer.max_epochs must be at least 2 for a separation stage, got {max_epochs}. "

@@ -133,7 +133,7 @@ class Separation:
         if self._start["precision"]:
             self.trainer.precision_plugin.load_state_dict(self._start["precision"])
         states = {name: own_rng(ranks) for name, ranks in self._start["rng"].items()}
-        self.stages.switch(found.indices(self.settings.factor), found.num_examples, states)
+        self.stages.switch(found, self.settings.factor, states)
 
     def _is_finished(self, epochs: int) -> bool:
         if is_trial(self.trainer):

@@ -22,7 +22,8 @@ from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSourc
 from torch import Tensor
 
 from callbacks._state import Rng, read_rng, same_rng, set_rng
-from toolkit.data.reindex import loader_generators, num_examples, over_indices
+from toolkit.data.reindex import lengthened, loader_generators, num_examples, over_indices
+from toolkit.data.selection import UpsampledSet
 
 __all__ = [
     "SeparationLoop",
@@ -57,11 +58,13 @@ class TrainingSource(_DataLoaderSource):
     Attributes:
         indices: Positions of the upsampled data; ``None`` is the user's loader itself.
         size: Number of examples that the indices belong to.
+        length: Positions of an epoch where that is not the number of indices.
         generators: The user's loader's own generators, with the state in which they were found.
     """
 
     indices: Tensor | None = None
     size: int | None = None
+    length: int | None = None
     generators: list[tuple[torch.Generator, Tensor]] = dataclasses.field(default_factory=list)
 
     def dataloader(self) -> Any:
@@ -72,7 +75,15 @@ class TrainingSource(_DataLoaderSource):
             ValueError: If it has another number of examples than the indices belong to.
         """
         loader = self.given()
-        return loader if self.indices is None else over_indices(loader, self.indices)
+        if self.indices is None:
+            return loader
+        loader = over_indices(loader, self.indices)
+        return loader if self.length is None else lengthened(loader, self.length)
+
+    def use(self, found: UpsampledSet, factor: int) -> None:
+        """Draw from the upsampled data from now on."""
+        self.indices, self.size = found.indices(factor), found.num_examples
+        self.length = found.epoch_length(factor)
 
     def given(self) -> Any:
         """The user's loader, checked."""
@@ -205,8 +216,8 @@ class Stages:
             trainer.callbacks, trainer.accumulate_grad_batches = callbacks, accumulation
             trainer.limit_val_batches = limit
 
-    def switch(self, indices: Tensor, size: int, states: dict[str, Rng]) -> None:
-        """Begin stage two: the trainer's own loop over ``indices``, with fresh optimizers.
+    def switch(self, found: UpsampledSet, factor: int, states: dict[str, Rng]) -> None:
+        """Begin stage two: the trainer's own loop over the upsampled data, with fresh optimizers.
 
         Raises:
             RuntimeError: If ``configure_optimizers`` does not make new optimizers.
@@ -216,7 +227,7 @@ class Stages:
         self.separation_loop.teardown()
         trainer.fit_loop = self.training_loop
         trainer.should_stop = False
-        self.source.indices, self.source.size = indices, size
+        self.source.use(found, factor)
         self.source.rewind()
         self._clear_record()
         set_rng(states["before"], self._device)

@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from callbacks._observing import record_values
+from callbacks._observing import is_skipped, record_values
 from callbacks._original import OriginalMeans
 from callbacks._scoring import (
     Reader,
@@ -19,7 +19,14 @@ from callbacks._scoring import (
     score_examples,
     scoring_loader,
 )
-from callbacks._selecting import Settings, check_settings, epochs_fault, log_selection
+from callbacks._selecting import (
+    Settings,
+    check_same_data,
+    check_same_settings,
+    check_settings,
+    epochs_fault,
+    log_selection,
+)
 from callbacks._separation import Separation
 from callbacks._stages import Stages, is_trial, separation_record
 from toolkit import distributed
@@ -42,20 +49,21 @@ class UsefulUpsampling(L.Callback):
     trains all epochs on the data plus ``factor - 1`` further copies of the slow examples. With
     ``factor=1`` it is the plain run, bit for bit.
 
-    Callbacks that have an attribute ``runs_in_separation = True`` take part in stage one, and so do
+    Callbacks with an attribute ``runs_in_separation = True`` take part in stage one, as do
     Lightning's progress bars and ``GradientAccumulationScheduler``; all others (checkpoints, early
     stopping, averages of weights, observers) see stage two only. What changes training on purpose,
-    such as MixUp, must have it. Validation is off in stage one unless a schedule monitors a metric.
+    such as MixUp, must have it. Stage one validates only if a schedule monitors a metric.
 
     The training loader is a torch ``DataLoader`` that draws each example once per epoch, or has a
-    method ``with_indices(indices)``. Under several ranks the scores are merged by index, rank 0
-    clusters, and all get its result. With three or more ranks the first all-reduce of stage two may
-    round differently from a plain run's, since DDP has regrouped its buckets.
+    method ``with_indices(indices)``; mind that stage two's epochs end in another partial batch.
+    Under several ranks the scores are merged by index, rank 0 clusters, and all get its result. On
+    three ranks or more DDP, which has regrouped its buckets, may round stage two's first update
+    differently from a plain run's.
 
     Files in ``dirpath``: ``useful.json``, the ids, clusters, mean losses and settings, which
     another run takes as ``selection_file``; and, until the fit ends, ``separation.ckpt``, from
     which the same command continues after a kill in stage one, while scoring, or before stage two
-    has a checkpoint. Checkpoints of stage two hold the upsampled set; resuming never selects anew.
+    has a checkpoint. Checkpoints of stage two hold the upsampled set: it is never selected anew.
 
     | key | meaning |
     | --- | --- |
@@ -69,16 +77,16 @@ class UsefulUpsampling(L.Callback):
     | ``train/original_loss``, ``train/original_acc`` | stage two's training batches, each example \
 weighted once however often it is copied; where batches hold indices and steps return logits |
 
-    Traps: the higher-loss cluster also collects mislabelled examples, so with label noise train
-    with MixUp, as the paper does. A longer epoch means more updates, so compare with
-    ``selection="random"`` and at equal updates.
+    The slow cluster also collects mislabelled examples: with label noise train with MixUp, as the
+    paper does. Stage two makes more updates per epoch: compare with ``selection="random"`` too.
 
     Args:
         separation_epochs: Length of stage one, at least 1 and below ``max_epochs``; ``"auto"``
             stops where the fall of the training error flattens, see
             :func:`toolkit.data.upsampling.flattening_epoch`.
         selection: ``slow``, or a control: ``fast``, ``random`` (as many per class as are slow),
-            ``high_loss`` (as many as are slow, by loss), ``misclassified``.
+            ``high_loss`` (as many as are slow, by loss), ``misclassified``; ``longer``: nothing is
+            upsampled, and epochs are as long as with ``slow``.
         factor: How often each selected example occurs; 2 is one extra copy.
         seed: Of k-means and of ``random``.
         selection_file: A ``useful.json`` of the same data: no stage one, its examples are
@@ -163,13 +171,15 @@ weighted once however often it is copied; where batches hold indices and steps r
         if trainer.ckpt_path is not None and self._loaded is None:
             raise ValueError(
                 "a checkpoint to continue from must hold the state of UsefulUpsampling, got none "
-                f"in {trainer.ckpt_path}. Start anew without it, or train without this callback."
+                f"in {trainer.ckpt_path}. Start anew without a checkpoint."
             )
         given = scoring_loader(self.scoring_dataloader, trainer, pl_module)
         training = stages.given_loader()
         loader = training if given is None else given
         fingerprint = distributed.broadcast_object(
-            data_fingerprint(loader, warn=given is None, device=pl_module.device)
+            data_fingerprint(
+                loader, warn=given is None and distributed.is_main(), device=pl_module.device
+            )
         )
         if stages.separating:
             score = functools.partial(
@@ -177,11 +187,12 @@ weighted once however often it is copied; where batches hold indices and steps r
             )
             self.upsampled = self._separate(trainer, pl_module, score, fingerprint)
         else:
-            self._check_data(fingerprint)
+            check_same_data(cast(UpsampledSet, self.upsampled), fingerprint)
             if self._loaded is None and self.upsampled is not None:
                 with separation_record(trainer.loggers):
                     log_selection(trainer, self.upsampled)
         self._begin(trainer)
+        self._close()  # the passage is over; its copy of the initial weights is not needed
 
     def on_train_batch_end(
         self,
@@ -192,15 +203,8 @@ weighted once however often it is copied; where batches hold indices and steps r
         batch_idx: int,
     ) -> None:
         """Add the batch to the means over the original data."""
-        if self._means is None or self.reader.losses is not None:
-            return
-        found = [self.reader.fields.find("logits", outputs)]
-        found += [self.reader.fields.find(name, batch) for name in ("targets", "indices")]
-        logits, targets, indices = found
-        if logits is None or targets is None or indices is None:
-            return
-        if logits.ndim == 2 and logits.shape[1] > 1:
-            self._means.add(logits, targets, indices)
+        if self._means is not None and self.reader.losses is None and not is_skipped(outputs):
+            self._means.read(self.reader.fields, outputs, batch)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the means over the original data."""
@@ -240,14 +244,8 @@ weighted once however often it is copied; where batches hold indices and steps r
         loaded = self._loaded or {}
         if loaded.get("stage") == "training":
             found = UpsampledSet.from_state(loaded["selection"])
-            now = dataclasses.asdict(self.settings)
-            if found.settings != now and self.selection_file is None:
-                changed = [key for key in now if found.settings[key] != now[key]]
-                raise ValueError(
-                    f"{', '.join(changed)} must be as in the checkpoint, got "
-                    f"{[now[key] for key in changed]}, there "
-                    f"{[found.settings[key] for key in changed]}. Start anew without a checkpoint."
-                )
+            if self.selection_file is None:
+                check_same_settings(found, self.settings)
         elif self.selection_file is not None:
             found = distributed.broadcast_object(UpsampledSet.read(self.selection_file))
             settings = {**found.settings, "factor": self.settings.factor}
@@ -256,9 +254,7 @@ weighted once however often it is copied; where batches hold indices and steps r
             return True
         self.upsampled = found
         if self._stages is not None:
-            source = self._stages.source
-            source.indices = found.indices(self.settings.factor)
-            source.size = found.num_examples
+            self._stages.source.use(found, self.settings.factor)
         return False
 
     def _separate(
@@ -291,15 +287,6 @@ weighted once however often it is copied; where batches hold indices and steps r
         self._means = OriginalMeans(found.indices(self.settings.factor))
         if self._loaded is not None and "sums" in self._loaded:
             self._means.sums = self._loaded["sums"]
-
-    def _check_data(self, fingerprint: str) -> None:
-        stored = cast(UpsampledSet, self.upsampled).fingerprint
-        if fingerprint != stored:
-            raise ValueError(
-                "the training data must be those that the examples were selected from, got "
-                f"fingerprint {fingerprint[:12]}, there {stored[:12]}. Use the same data, or start "
-                "anew."
-            )
 
     def _folder(self, trainer: L.Trainer) -> Path:
         return Path(trainer.default_root_dir if self.dirpath is None else self.dirpath)

@@ -18,7 +18,7 @@ from torch.utils.data import (
     Subset,
 )
 
-__all__ = ["loader_generators", "num_examples", "over_indices"]
+__all__ = ["lengthened", "loader_generators", "num_examples", "over_indices"]
 
 _BATCH_SIZE = 128
 _KEPT = ("collate_fn", "pin_memory", "worker_init_fn", "in_order")
@@ -85,6 +85,36 @@ def over_indices(
         batch_size=batch_size,
         sampler=SequentialSampler(cast(Sized, subset)) if ordered else _sampler(loader, subset),
         drop_last=loader.drop_last and not ordered,
+        **settings,
+    )
+
+
+def lengthened(loader: Any, length: int) -> Any:
+    """A loader over the same examples whose epochs have ``length`` positions.
+
+    A loader that has a method ``with_length`` makes it itself, ours by cutting epochs from one
+    chain of permutations. An epoch of a shuffled torch ``DataLoader`` becomes whole permutations
+    and a random piece of another one.
+
+    Raises:
+        TypeError: If the loader is neither.
+    """
+    if hasattr(loader, "with_length"):
+        return loader.with_length(length)
+    _check(loader)
+    if not isinstance(loader.sampler, RandomSampler):
+        raise TypeError(
+            "a loader to train longer on must have a method with_length(length) or be a torch "
+            f"DataLoader with shuffle=True, got the sampler {type(loader.sampler).__name__}."
+        )
+    settings = {name: getattr(loader, name) for name in (*_KEPT, *_WORKERS, "generator")}
+    return DataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        sampler=RandomSampler(
+            loader.dataset, num_samples=length, generator=loader.sampler.generator
+        ),
+        drop_last=loader.drop_last,
         **settings,
     )
 

@@ -60,8 +60,17 @@ class UpsampledSet:
         return len(self.selected) / max(self.num_examples, 1)
 
     def indices(self, factor: int) -> Int[Tensor, " upsampled"]:
-        """The index list of the upsampled data."""
-        return upsampled_indices(self.num_examples, self.selected, factor)
+        """The index list of the upsampled data; each example once for the control ``longer``."""
+        copies = 1 if self._longer else factor
+        return upsampled_indices(self.num_examples, self.selected, copies)
+
+    def epoch_length(self, factor: int) -> int | None:
+        """Positions of an epoch for the control ``longer``, else ``None``: those of the list."""
+        return self.num_examples + (factor - 1) * len(self.selected) if self._longer else None
+
+    @property
+    def _longer(self) -> bool:
+        return bool(self.settings.get("selection") == "longer")
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values, for a checkpoint that ``weights_only=True`` can load."""

@@ -23,7 +23,7 @@ __all__ = [
     "upsampled_indices",
 ]
 
-Selection = Literal["slow", "fast", "random", "high_loss", "misclassified"]
+Selection = Literal["slow", "fast", "random", "high_loss", "misclassified", "longer"]
 
 _FAST, _SLOW, _NONE = 0, 1, -1
 
@@ -114,7 +114,8 @@ def select_examples(
         selection: ``slow`` or ``fast``: that cluster of every class. Controls: ``random``: per
             class as many as are slow, drawn without replacement; ``high_loss``: as many as are
             slow in all, those with the highest loss, ties to the lowest position;
-            ``misclassified``: those predicted wrongly, whatever their number.
+            ``misclassified``: those predicted wrongly, whatever their number; ``longer``: the slow
+            ones, whose number says how much longer to train on the plain data.
         clusters: Of :func:`separate_examples`.
         targets: Class ids.
         losses: Loss per example.

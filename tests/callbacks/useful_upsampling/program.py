@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from callbacks import UsefulUpsampling
+from toolkit.data import FlipAndCrop, ImageArrays, ImageData, Source
+from toolkit.models import ImageClassifier
 
 EPOCHS = 5
 SEPARATION = 2
@@ -121,6 +123,36 @@ def digest(module: nn.Module) -> str:
     return found.hexdigest()
 
 
+class Images(ImageData):
+    """Our own data, small enough for a test: an upper or a lower bar, every third one faint."""
+
+    def read(self) -> Source:
+        draw = torch.Generator().manual_seed(0)
+        targets = torch.arange(70) % 2
+        images = torch.randint(0, 90, (70, 1, 8, 8), generator=draw, dtype=torch.uint8)
+        strength = torch.where(torch.arange(70) % 3 == 0, 30, 150).to(torch.uint8)
+        for side, rows in ((0, slice(0, 3)), (1, slice(5, 8))):
+            chosen = targets == side
+            images[chosen, :, rows] += strength[chosen].view(-1, 1, 1, 1)
+        arrays = ImageArrays(images=images, targets=targets, num_classes=2)
+        return Source(arrays, val=arrays.select(torch.arange(10)), test=arrays)
+
+
+def classifier(batch_statistics: bool = True) -> L.LightningModule:
+    norm, drop = nn.BatchNorm2d(4), nn.Dropout(0.2)
+    if not batch_statistics:
+        norm, drop = nn.Identity(), nn.Identity()
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), drop, nn.Linear(144, 2))
+
+    def momentum(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+    def cosine(optimizer: torch.optim.Optimizer, updates: int) -> Any:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+
+    return ImageClassifier(net, momentum, cosine)
+
+
 class Announce(L.Callback):
     """Says on a file where the run is, and waits a little there, to be killed."""
 
@@ -138,24 +170,50 @@ class Announce(L.Callback):
         time.sleep(0.02)
 
 
+class KillAt(L.Callback):
+    """Ends the process before the n-th training batch of all stages."""
+
+    runs_in_separation = True
+
+    def __init__(self, batch: int) -> None:
+        self.left = batch
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            os._exit(9)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--ours", action="store_true", help="with our data and model")
     parser.add_argument("--slowly", action="store_true")
+    parser.add_argument("--kill-at", type=int)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     folder: Path = arguments.folder
+    folder.mkdir(exist_ok=True)
     callbacks: list[Any] = [UsefulUpsampling(SEPARATION)]
     if arguments.slowly:
         callbacks.append(Announce(folder / "moments.txt"))
+    if arguments.kill_at is not None:
+        callbacks.append(KillAt(arguments.kill_at))
     settings: dict[str, Any] = {}
     if arguments.devices > 1:
         settings = {"strategy": "ddp", "devices": arguments.devices}
+    if arguments.ours:
+        data = Images(batch_size=16, augment=FlipAndCrop(), seed=3)
+        settings |= {
+            "module": lambda: classifier(batch_statistics=False),
+            "use_distributed_sampler": False,
+            "fit_arguments": {"datamodule": data, "train_dataloaders": None},
+        }
     trainer, module = fit(folder, callbacks, **settings)
+    torch.save(module.state_dict(), folder / f"final{trainer.global_rank}.pt")
     (folder / f"final{trainer.global_rank}.txt").write_text(digest(module))
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     main()

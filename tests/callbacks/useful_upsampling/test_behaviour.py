@@ -1,6 +1,7 @@
 """Reading data of any project, what is recorded, edge cases and messages."""
 
 import fnmatch
+import functools
 import json
 from pathlib import Path
 from types import ModuleType
@@ -14,49 +15,21 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from callbacks import UsefulUpsampling
+from callbacks import SharpnessAware, UsefulUpsampling
 from callbacks._selecting import Settings, check_settings
 from callbacks._stages import SeparationLoop, runs_in_separation
-from toolkit.data import ArrayLoader, FlipAndCrop, ImageArrays, ImageData, Source
+from toolkit.data import ArrayLoader, FlipAndCrop
 from toolkit.data.selection import UpsampledSet
 from toolkit.history import read_json
 from toolkit.models import ImageClassifier
-
-
-class Images(ImageData):
-    """Our own data, small enough for a test: an upper or a lower bar, every third one faint."""
-
-    def read(self) -> Source:
-        draw = torch.Generator().manual_seed(0)
-        targets = torch.arange(70) % 2
-        images = torch.randint(0, 90, (70, 1, 8, 8), generator=draw, dtype=torch.uint8)
-        strength = torch.where(torch.arange(70) % 3 == 0, 30, 150).to(torch.uint8)
-        for side, rows in ((0, slice(0, 3)), (1, slice(5, 8))):
-            chosen = targets == side
-            images[chosen, :, rows] += strength[chosen].view(-1, 1, 1, 1)
-        arrays = ImageArrays(images=images, targets=targets, num_classes=2)
-        return Source(arrays, val=arrays.select(torch.arange(10)), test=arrays)
-
-
-def classifier() -> L.LightningModule:
-    net = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2),
-        nn.Linear(144, 2),
-    )  # fmt: skip
-
-    def momentum(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
-
-    def cosine(optimizer: torch.optim.Optimizer, updates: int) -> Any:
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
-
-    return ImageClassifier(net, momentum, cosine)
+from toolkit.optim import SAM
 
 
 def fit_images(project: ModuleType, folder: Path, *extra: L.Callback, **settings: Any) -> Any:
-    data = Images(batch_size=16, augment=FlipAndCrop(), seed=3)
+    data = project.Images(batch_size=16, augment=FlipAndCrop(), seed=3)
     arguments = {"datamodule": data, "train_dataloaders": None}
-    return project.fit(folder, extra, module=classifier, fit_arguments=arguments, **settings)
+    settings = {"module": project.classifier, **settings}
+    return project.fit(folder, extra, fit_arguments=arguments, **settings)
 
 
 def test_our_data_and_model_with_factor_one_are_the_plain_run(
@@ -71,6 +44,21 @@ def test_our_data_and_model_with_factor_one_are_the_plain_run(
         mean = float(trainer.callback_metrics[f"train/{key}"])
         original = float(trainer.callback_metrics[f"train/original_{key}"])
         assert original == pytest.approx(mean, rel=1e-6)
+
+
+def test_sam_with_factor_one_is_the_plain_run(project: ModuleType, tmp_path: Path) -> None:
+    def sam() -> L.LightningModule:
+        module: ImageClassifier = project.classifier()
+        base = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+        module._optimizer = functools.partial(SAM, base=base, rho=0.1)
+        return module
+
+    # The useful callback comes first: stage one has to start the other one.
+    for order in (1, -1):
+        _, plain = fit_images(project, tmp_path, SharpnessAware(), module=sam)
+        both = [UsefulUpsampling(2, factor=1), SharpnessAware()][::order]
+        _, useful = fit_images(project, tmp_path, *both, module=sam)
+        assert project.digest(useful) == project.digest(plain)
 
 
 def test_means_over_the_original_data_weight_each_example_once(
@@ -117,7 +105,7 @@ def test_the_data_module_is_scored_without_augmentation_in_eval_mode(
     project: ModuleType, tmp_path: Path
 ) -> None:
     callback = UsefulUpsampling(2)
-    data = Images(batch_size=16, augment=FlipAndCrop(), seed=3)
+    data = project.Images(batch_size=16, augment=FlipAndCrop(), seed=3)
 
     class Look(L.Callback):
         runs_in_separation = True
@@ -135,7 +123,7 @@ def test_the_data_module_is_scored_without_augmentation_in_eval_mode(
 
     look = Look()
     arguments = {"datamodule": data, "train_dataloaders": None}
-    project.fit(tmp_path, [callback, look], module=classifier, fit_arguments=arguments)
+    project.fit(tmp_path, [callback, look], module=project.classifier, fit_arguments=arguments)
     assert callback.upsampled is not None
     assert callback.upsampled.loss == pytest.approx(look.loss, rel=1e-6)
 
@@ -407,6 +395,9 @@ def test_recipes_without_a_fault_have_none() -> None:
     assert fault.startswith("trainer.max_epochs must be at least 2 for a separation stage, got 1.")
     [fault] = check({"trainer": {"max_epochs": 5}}, {"separation_epochs": 0})
     assert "got 0" in fault
+    [fault] = check({"trainer": {"max_epochs": -1}}, {})
+    assert fault.startswith("separation_epochs must be a number where trainer.max_epochs is with")
+    assert check({"trainer": {"max_epochs": -1}}, {"separation_epochs": 9}) == []
 
 
 def test_arguments_out_of_range_are_refused() -> None:

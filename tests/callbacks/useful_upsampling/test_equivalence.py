@@ -66,6 +66,18 @@ def test_factor_one_is_the_plain_run_for_loaders_of_all_kinds(
         assert project.digest(useful) == project.digest(plain)
 
 
+def test_reloaded_loaders_are_upsampled_too(tmp_path: Path, project: ModuleType) -> None:
+    callback = UsefulUpsampling(2)
+    settings = {"reload_dataloaders_every_n_epochs": 1}
+    train = project.loader(drop_last=True)
+    _, useful = project.fit(tmp_path, [callback], train=train, **settings)
+    assert callback.upsampled is not None
+    indices = callback.upsampled.indices(2).tolist()
+    train = project.loader(Subset(project.dataset(), indices), drop_last=True)
+    _, plain = project.fit(tmp_path, train=train, **settings)
+    assert project.digest(useful) == project.digest(plain)
+
+
 def test_a_loader_with_its_own_generator_is_taken_back_to_its_start(
     tmp_path: Path, project: ModuleType
 ) -> None:

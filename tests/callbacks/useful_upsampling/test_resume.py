@@ -15,6 +15,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 import callbacks._separation
 from callbacks import UsefulUpsampling
@@ -191,6 +192,44 @@ def test_a_killed_write_costs_at_most_what_it_would_have_added(
             run(project, tmp_path)
     assert_same(run(project, tmp_path), whole)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["history.jsonl", "useful.json"]
+
+
+def test_a_polite_end_in_stage_one_is_noticed_and_goes_on(
+    project: ModuleType, tmp_path: Path, whole: Any
+) -> None:
+    class Terminate(KillAt):
+        def on_train_batch_start(self, *args: Any) -> None:
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+            self.left -= 1
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SIGTERMException):
+        run(project, tmp_path, Terminate(11))
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert_same(run(project, tmp_path), whole)
+
+
+def test_the_trainer_is_whole_after_an_error_in_stage_one(
+    project: ModuleType, tmp_path: Path
+) -> None:
+    class Keep(KillAt):
+        trainer: Any
+
+        def on_train_batch_start(self, *args: Any) -> None:
+            self.trainer = args[0]
+            super().on_train_batch_start(*args)
+
+    keep = Keep(3)
+    with pytest.raises(KilledError):
+        run(project, tmp_path, keep)
+    trainer = keep.trainer
+    assert type(trainer.fit_loop).__name__ == "_FitLoop"
+    assert len(trainer.callbacks) == 3
+    assert trainer.limit_val_batches == 1.0
+    assert trainer.logger.stage == "training"
+    assert "log_metrics" not in vars(trainer.logger)
+    assert "setup_optimizers" not in vars(trainer.strategy)
 
 
 def test_killed_twice(project: ModuleType, tmp_path: Path, whole: Any) -> None:
