@@ -85,7 +85,8 @@ weighted once however often it is copied; where batches hold indices and steps r
             stops where the fall of the training error flattens, see
             :func:`toolkit.data.upsampling.flattening_epoch`.
         selection: ``slow``, or a control: ``fast``, ``random`` (as many per class as are slow),
-            ``high_loss`` (as many as are slow, by loss), ``misclassified``.
+            ``high_loss`` (as many as are slow, by loss), ``misclassified``; ``longer``: nothing is
+            upsampled, and epochs are as long as with ``slow``.
         factor: How often each selected example occurs; 2 is one extra copy.
         seed: Of k-means and of ``random``.
         selection_file: A ``useful.json`` of the same data: no stage one, its examples are
@@ -191,7 +192,6 @@ weighted once however often it is copied; where batches hold indices and steps r
                 with separation_record(trainer.loggers):
                     log_selection(trainer, self.upsampled)
         self._begin(trainer)
-
         self._close()  # the passage is over; its copy of the initial weights is not needed
 
     def on_train_batch_end(
@@ -254,9 +254,7 @@ weighted once however often it is copied; where batches hold indices and steps r
             return True
         self.upsampled = found
         if self._stages is not None:
-            source = self._stages.source
-            source.indices = found.indices(self.settings.factor)
-            source.size = found.num_examples
+            self._stages.source.use(found, self.settings.factor)
         return False
 
     def _separate(
