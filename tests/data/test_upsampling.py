@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 from toolkit.data import ArrayLoader, ImageArrays
-from toolkit.data.reindex import loader_generators, num_examples, over_indices
+from toolkit.data.reindex import lengthened, loader_generators, num_examples, over_indices
 from toolkit.data.selection import UpsampledSet
 from toolkit.data.upsampling import (
     example_losses,
@@ -362,3 +362,26 @@ def test_subsets_of_subsets_keep_positions() -> None:
     loader = DataLoader(inner, batch_size=2, sampler=SequentialSampler(inner))
     assert num_examples(loader) == 3
     assert read(over_indices(loader, torch.tensor([2, 0]))) == [[9, 7]]
+
+
+def test_a_lengthened_loader_draws_whole_permutations_and_a_piece() -> None:
+    loader = DataLoader(numbers(), batch_size=4, shuffle=True, generator=torch.Generator())
+    longer = lengthened(loader, 23)
+    drawn = [i for batch in read(longer) for i in batch]
+    assert len(drawn) == 23
+    assert sorted(drawn[:10]) == sorted(drawn[10:20]) == list(range(10))
+    assert len(set(drawn[20:])) == 3
+    assert longer.generator is loader.generator
+    arrays = ImageArrays(
+        images=torch.zeros(5, 1, 2, 2).byte(), targets=torch.arange(5), num_classes=5
+    )
+    ours = ArrayLoader(arrays, 2, shuffle=True)
+    assert sum(len(batch["indices"]) for batch in lengthened(ours, 7)) == 7
+
+
+def test_loaders_that_cannot_be_lengthened_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match="with shuffle=True, got the sampler SequentialSampler"):
+        lengthened(DataLoader(numbers()), 20)
+    monkeypatch.setattr("toolkit.distributed.world_size", lambda: 2)
+    with pytest.raises(TypeError, match="on several processes, got DataLoader on 2"):
+        lengthened(DataLoader(numbers(), shuffle=True), 20)

@@ -18,6 +18,8 @@ from torch.utils.data import (
     Subset,
 )
 
+from toolkit import distributed
+
 __all__ = ["lengthened", "loader_generators", "num_examples", "over_indices"]
 
 _BATCH_SIZE = 128
@@ -97,11 +99,16 @@ def lengthened(loader: Any, length: int) -> Any:
     and a random piece of another one.
 
     Raises:
-        TypeError: If the loader is neither.
+        TypeError: If the loader is neither, or a ``DataLoader`` on several ranks.
     """
     if hasattr(loader, "with_length"):
         return loader.with_length(length)
     _check(loader)
+    if distributed.world_size() > 1:  # a sampler that divides the data has no such length
+        raise TypeError(
+            "a loader to train longer on must have a method with_length(length) on several "
+            f"processes, got {type(loader).__name__} on {distributed.world_size()}."
+        )
     if not isinstance(loader.sampler, RandomSampler):
         raise TypeError(
             "a loader to train longer on must have a method with_length(length) or be a torch "

@@ -123,6 +123,23 @@ def test_stage_two_is_a_plain_run_on_the_upsampled_data(
     assert useful.rates[-plain_trainer.global_step :] == plain.rates
 
 
+def test_the_control_longer_trains_on_the_plain_data_for_as_many_updates_as_slow(
+    tmp_path: Path, project: ModuleType
+) -> None:
+    slow, longer = UsefulUpsampling(2, factor=3), UsefulUpsampling(2, factor=3, selection="longer")
+    with_slow, _ = project.fit(tmp_path, [slow], train=project.loader(drop_last=True))
+    with_longer, useful = project.fit(tmp_path, [longer], train=project.loader(drop_last=True))
+    assert slow.upsampled is not None
+    assert longer.upsampled is not None
+    assert torch.equal(slow.upsampled.selected, longer.upsampled.selected)
+    assert with_slow.global_step == with_longer.global_step > 5 * (61 // 8)
+    data = project.dataset()
+    sampler = RandomSampler(data, num_samples=len(slow.upsampled.indices(3)))
+    train = project.loader(data, shuffle=None, sampler=sampler, drop_last=True)
+    _, plain = project.fit(tmp_path, train=train)
+    assert project.digest(useful) == project.digest(plain)
+
+
 def test_schedules_see_the_real_number_of_updates_of_each_stage(
     tmp_path: Path, project: ModuleType
 ) -> None:
