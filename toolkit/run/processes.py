@@ -31,6 +31,8 @@ _PRELOADED = (
     "toolkit.optim",
     "callbacks",
     "jsonargparse",
+    "sklearn.cluster",
+    "sklearn.datasets",
     # Else wandb imports this in each run, which takes 2 s.
     "wandb.sdk.launch",
 )

@@ -97,8 +97,10 @@ def build_trainer(
     """The Lightning trainer of a run: the recipe's settings, our callbacks around its own."""
     resolved = run.resolved
     recipes = [config.build(resolved, f"callbacks.{name}") for name in resolved["callbacks"]]
-    return L.Trainer(
-        **resolved["trainer"],
+    trainer: L.Trainer = config.instantiate(
+        {"_target_": "lightning.Trainer", **resolved["trainer"]},
+        resolved.get("packages") or (),
+        "trainer",
         callbacks=[
             checkpoint,
             *counters,
@@ -118,6 +120,7 @@ def build_trainer(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
+    return trainer
 
 
 def explain(error: BaseException, run: Run) -> str:
