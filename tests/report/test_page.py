@@ -217,6 +217,16 @@ class TestPartialStudies:
         assert re.search(r"<b>1</b> failed", html)
         assert "sam" in html
 
+    def test_a_panel_whose_variants_have_no_runs_is_left_out(self, small_study):
+        """A legend without a curve made matplotlib warn in the middle of the verdicts."""
+        folder = small_study(variants=["sgd", "sgd_useful", "sam", "sam_useful"], seeds=[0, 1])
+        for name in ("sam", "sam_useful"):
+            shutil.rmtree(folder / name)
+        html_of(folder)
+        curves = [path.name for path in (folder / "figures").glob("curve-val-error*")]
+        assert curves
+        assert not any("sam" in name for name in curves)
+
     def test_runs_alone_are_enough(self, small_study):
         folder = small_study(variants=["sgd", "sam"], seeds=[0, 1])
         (folder / "study.json").unlink()

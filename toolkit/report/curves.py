@@ -83,7 +83,11 @@ def curves(record: StudyRecord, metric: str, looks: Mapping[str, Look]) -> list[
         slug = "-".join(re.findall(r"\w+", f"{metric} {title}"))
         return draw(f"curve-{slug}", alt, (WIDTH, 2.55 + 0.17 * rows), plot)
 
-    return [panel(title, names) for title, names in panels_of(looks).items()]
+    return [
+        panel(title, names)
+        for title, names in panels_of(looks).items()
+        if not known.keys().isdisjoint(names)
+    ]
 
 
 def group_keys(keys: Iterable[str], split: str) -> list[str]:
