@@ -43,7 +43,7 @@ def test_variants_of_a_seed_share_data_and_initial_weights(tmp_path: Path, tiny:
     """With a learning rate of 0 the final weights are the initial ones."""
     import torch
 
-    still = ["model.optimizer.lr=0", "variants.sam.model.optimizer.base.lr=0"]
+    still = ["variants.sgd.model.optimizer.lr=0", "variants.sam.model.optimizer.base.lr=0"]
     content = fit(tiny, still, variants=("sgd", "sam"), seeds=(3,), out=tmp_path / "runs")
     states = []
     for variant in ("sgd", "sam"):
