@@ -103,5 +103,5 @@ def test_nothing_is_built_of_model_and_data(write: Write, monkeypatch: pytest.Mo
     monkeypatch.setattr(nn.Linear, "reset_parameters", refuse)
     recipe = load_recipe(write(""))
     check(recipe)
-    with pytest.raises(AssertionError, match="is built"):
+    with pytest.raises(RecipeError, match="is built"):
         instantiate(recipe.resolve("default", 0)["model"], recipe.packages)

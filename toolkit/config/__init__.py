@@ -2,7 +2,7 @@
 
 from toolkit.config.build import build, instantiate
 from toolkit.config.check import check
-from toolkit.config.errors import Fault, RecipeError
+from toolkit.config.errors import Fault, RecipeError, one_line
 from toolkit.config.find import find_recipe, list_recipes
 from toolkit.config.fingerprint import difference, fingerprint
 from toolkit.config.load import load_recipe
@@ -22,6 +22,7 @@ __all__ = [
     "instantiate",
     "list_recipes",
     "load_recipe",
+    "one_line",
     "read_seeds",
     "read_yaml",
     "to_yaml",

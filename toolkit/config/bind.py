@@ -56,7 +56,7 @@ class Bound:
             extra: More arguments, taken as they are.
 
         Raises:
-            RecipeError: If the target refuses a value.
+            RecipeError: If the target refuses a value, or raises anything else.
         """
         if self.is_factory:
             is_plain = not (self.arguments or self.spread or self.dropped)
@@ -76,9 +76,11 @@ class Bound:
             return self.target(*(named.pop(slot) for slot in first), *rest, **named)
         except RecipeError:
             raise
-        except (ValueError, TypeError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
-                raise  # such as running out of memory, which is no fault of the recipe
+        except MemoryError:
+            raise
+        except (Exception, SystemExit) as error:
+            if type(error).__name__ == "OutOfMemoryError":  # torch's: no fault of the recipe
+                raise
             word, _, more = str(error).partition(" ")
             path, message = (*self.path, word), more
             if word not in self.arguments or not more:

@@ -41,8 +41,8 @@ def instantiate(
         extra: Arguments that are objects already; they are passed on as they are.
 
     Raises:
-        RecipeError: With every fault of the node, or with the ``ValueError``, ``TypeError`` or
-            ``RuntimeError`` that a target raised.
+        RecipeError: With every fault of the node, or with what a target raised; running out of
+            memory is left as it is.
 
     Example:
         >>> instantiate({"_target_": "torch.nn.Linear", "in_features": 3, "out_features": 2})

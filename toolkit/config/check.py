@@ -13,12 +13,10 @@ from toolkit.config.recipe import Recipe
 from toolkit.config.schema import METRIC_ARGUMENTS, check_shape, named_in
 from toolkit.config.suggest import listed
 from toolkit.config.targets import find_target
+from toolkit.config.trainer import check_trainer_values, settled
 from toolkit.config.yaml12 import Keys
 
 __all__ = ["check"]
-
-_SET_BY_THE_RUN = ("callbacks", "logger", "default_root_dir", "use_distributed_sampler")
-"""Arguments of Lightning's Trainer that a recipe must not give."""
 
 _Said = tuple[Keys, str, str | None]
 
@@ -83,6 +81,7 @@ class _Checker:
             for fault in told:
                 report(*fault)
         self._check_trainer(resolved.get("trainer"), report)
+        check_trainer_values(resolved, report)
         targets = [target for one in looked for _, target in one.targets]
         self._check_monitor(resolved, targets, report)
 
@@ -104,13 +103,8 @@ class _Checker:
         return self._seen[place]
 
     def _check_trainer(self, trainer: Any, report: Report) -> None:
-        given = dict(trainer) if isinstance(trainer, Mapping) else {}
-        for key in _SET_BY_THE_RUN:
-            if key in given:
-                more = "; write it at the top level" if key == "callbacks" else ""
-                report(("trainer", key), f"must be left out: the run sets it{more}.")
-                del given[key]
         target = find_target("lightning.Trainer")
+        given = settled(trainer, report)
         Binder(report, self.recipe.packages).arguments(target, given, ("trainer",))
 
     def _check_monitor(
@@ -119,11 +113,13 @@ class _Checker:
         keys, are_all = logged_keys(targets)
         self._keys.update(dict.fromkeys(keys))
         self._are_all &= are_all
-        checkpoint = resolved.get("checkpoint")
-        monitor = checkpoint.get("monitor") if isinstance(checkpoint, Mapping) else None
-        if are_all and isinstance(monitor, str) and not monitor.startswith("test/"):
-            live = [key for key in keys if key.startswith(("train/", "val/"))]
-            _check_metric(monitor, ("checkpoint", "monitor"), live, report)
+        if not are_all:
+            return
+        live = [key for key in keys if key.startswith(("train/", "val/"))]
+        parts = {key: resolved.get(key) for key in ("checkpoint", "callbacks")}
+        for path, monitor in named_in(parts, (), ("monitor",)):
+            if not monitor.startswith("test/"):
+                _check_metric(monitor, path, live, report)
 
 
 def _check_metric(name: str, path: Keys, keys: Collection[str], report: Report) -> None:

@@ -17,6 +17,8 @@ DEFAULT_VARIANT = "default"
 """Name of the only variant of a recipe that lists none."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_TAKEN = ("figures", "report.html", "results.csv", "study.json")
+"""What lies beside the variants' folders in a study's."""
 
 Orders = dict[str, list[str]]
 
@@ -95,6 +97,8 @@ def _parents(name: str, variants: Mapping[str, Any], fault: Any) -> list[str]:
     changes = variants[name]
     if not _NAME.fullmatch(name):
         fault(("variants", name), "must be letters, digits, '_', '-' and '.': it names a folder.")
+    if name in _TAKEN:
+        fault(("variants", name), f"must not be one of {listed(_TAKEN)}: these lie beside it.")
     if changes is None:
         return []
     if not isinstance(changes, Mapping):

@@ -87,15 +87,19 @@ def parse_yaml(text: str, file: str) -> tuple[Any, dict[Keys, int]]:
         (mapping keys and list positions, as text).
 
     Raises:
-        RecipeError: If the text is no YAML, gives a key twice, or uses tags other than YAML's own
-            for scalars, YAML 1.1's merge key ``<<``, or an alias inside its own anchor.
+        RecipeError: If the text is no YAML or nested too deeply, gives a key twice, or uses tags
+            other than YAML's own for scalars, YAML 1.1's merge key ``<<``, or an alias inside its
+            own anchor.
     """
     try:
         node = yaml.compose(text, Loader=_Loader)
+        reader = _Reader(file)
+        value = reader.read(node, ()) if node is not None else None
     except yaml.YAMLError as error:
         raise RecipeError([_syntax_fault(error, file)]) from error
-    reader = _Reader(file)
-    value = reader.read(node, ()) if node is not None else None
+    except RecursionError as error:
+        message = "must not be nested that deeply. Check the brackets."
+        raise RecipeError([Fault("", message, file=file)]) from error
     if reader.faults:
         raise RecipeError(reader.faults)
     return value, reader.lines
