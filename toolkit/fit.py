@@ -162,7 +162,7 @@ def _train(
     variants, seeds = chosen
     config.check(recipe, variants or None)
     study = Study(recipe, out, variants, seeds)
-    study.check_data()
+    study.check_data(int(os.environ["WORLD_SIZE"]) if launched else None)
     if overwrite:
         study.clear()
     with Display(len(study.missing()), console) as display:
@@ -228,7 +228,12 @@ def _preview(
     from toolkit.preview import preview
 
     config.check(recipe, chosen[0] or None)
-    console.print(preview(recipe, *chosen))
+    try:
+        table = preview(recipe, *chosen)
+    except Exception as error:  # noqa: BLE001 - whatever training would raise
+        bad = isinstance(error, ValueError)
+        return _end(str(error) if bad else config.one_line(error), BAD_INPUT if bad else RUN_FAILED)
+    console.print(table)
     return DONE
 
 

@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -12,6 +13,8 @@ import torch
 from rich.table import Table
 
 from toolkit import config
+from toolkit.run import Run
+from toolkit.run.rehearsal import rehearse
 
 __all__ = ["preview"]
 
@@ -54,15 +57,23 @@ def preview(
         recipe: The loaded and checked recipe.
         variants: Which variants; by default all.
         seeds: Which seeds; by default the recipe's.
+
+    Raises:
+        ValueError: In one line, if data, model, callbacks or trainer are wrong or do not fit.
     """
+    first = (seeds or recipe.seeds)[0]
+    runs = [
+        Run(recipe.name, variant, first, Path(), recipe.resolve(variant, first))
+        for variant in variants or recipe.variants
+    ]
+    rehearse(runs)
     table = Table(
         "variant", "input -> logits", "parameters", "updates", "time, all seeds", "memory"
     )
     num_seeds = len(seeds or recipe.seeds)
     total = 0.0
-    for variant in variants or recipe.variants:
-        resolved = recipe.resolve(variant, (seeds or recipe.seeds)[0])
-        row, seconds = _preview_variant(variant, resolved, num_seeds)
+    for run in runs:
+        row, seconds = _preview_variant(run.variant, run.resolved, num_seeds)
         total += seconds
         table.add_row(*row)
     table.caption = (
@@ -85,10 +96,12 @@ def _preview_variant(
         for name, node in resolved["callbacks"].items()
         if node["_target_"] == "callbacks.SharpnessAware"
     ]
-    settings = {**resolved["trainer"], "max_epochs": 1, "limit_train_batches": _TIMED_BATCHES}
+    # One process whatever the recipe says: Lightning would start others with our command line.
+    alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+    short = {"max_epochs": 1, "max_steps": -1, "limit_train_batches": _TIMED_BATCHES}
+    settings = {**resolved["trainer"], **alone, **short, "limit_val_batches": 1}
     trainer = L.Trainer(
         **settings,
-        limit_val_batches=1,
         callbacks=[*needed, watch],
         logger=False,
         enable_checkpointing=False,
@@ -98,11 +111,19 @@ def _preview_variant(
         num_sanity_val_steps=0,
     )
     trainer.fit(model, datamodule=datamodule)
-    updates = len(datamodule.train_dataloader()) * int(resolved["trainer"].get("max_epochs", 1))
+    updates = _num_updates(len(datamodule.train_dataloader()), resolved["trainer"])
     seconds = sum(watch.seconds) / max(1, len(watch.seconds)) * updates * num_seeds
     count = sum(parameter.numel() for parameter in model.parameters())
     cells = [f"{count:,}", f"{updates:,}", _duration(seconds), _memory(trainer)]
     return [variant, watch.shapes, *cells], seconds
+
+
+def _num_updates(per_epoch: int, settings: dict[str, Any]) -> int:
+    """Updates of a plain training: bounded by epochs, by updates, or by both."""
+    epochs, updates = settings.get("max_epochs"), settings.get("max_steps", -1)
+    bounds = [] if epochs in (None, -1) else [per_epoch * int(epochs)]
+    bounds += [] if updates == -1 else [int(updates)]
+    return min(bounds, default=per_epoch)
 
 
 def _memory(trainer: L.Trainer) -> str:

@@ -13,6 +13,7 @@ import torch
 from toolkit import claims, config, distributed, history
 from toolkit.run import Event, FolderLock, Run, run_all
 from toolkit.run.launched import run_here
+from toolkit.run.rehearsal import rehearse
 
 __all__ = ["Study", "StudyChangedError"]
 
@@ -79,22 +80,17 @@ class Study:
                     pass
                 shutil.rmtree(run.folder)
 
-    def check_data(self) -> None:
-        """Read and check the data of every variant, once for each distinct data node.
+    def check_data(self, num_ranks: int | None = None) -> None:
+        """Read the data and build every part once, of all variants and before a folder is made.
+
+        Args:
+            num_ranks: Processes that a launcher has started; by default each run starts its own.
 
         Raises:
-            ValueError: In one line, before any folder is made.
+            ValueError: In one line, if something is wrong or does not fit the rest.
         """
-        checked: list[Any] = []
-        first = (self.seeds or self.recipe.seeds)[0]
-        for variant in self.variants or self.recipe.variants:
-            resolved = self.recipe.resolve(variant, first)
-            if resolved["data"] in checked:
-                continue
-            checked.append(resolved["data"])
-            check = getattr(config.build(resolved, "data"), "check", None)
-            if callable(check):
-                check()
+        seed = (self.seeds or self.recipe.seeds)[0]
+        rehearse([run for run in self.runs() if run.seed == seed], num_ranks)
 
     def train(self, jobs: int | None, listen: Callable[[Event], None]) -> list[Event]:
         """Train what is missing, ``jobs`` runs at a time; how each run ended."""

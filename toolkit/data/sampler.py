@@ -114,7 +114,8 @@ class EpochSampler:
 
     def __iter__(self) -> Iterator[LocalBatch]:
         rank, world = distributed.rank(), distributed.world_size()
-        self._check_division(world)
+        if self.shuffle:
+            self.check_division(world)
         for first in range(0, self.length, self.batch_size):
             count = min(self.batch_size, self.length - first)
             if count < self.batch_size and self.drop_last:
@@ -124,14 +125,12 @@ class EpochSampler:
             if stop > start:
                 yield LocalBatch(start, stop, weight)
 
-    def _permutation(self, number: int) -> Int[Tensor, " examples"]:
-        """The order of one pass over all examples."""
-        generator = epoch_generator(self.seed, number, _ORDER)
-        return torch.randperm(self.num_examples, generator=generator)
+    def check_division(self, world: int) -> None:
+        """Check that each global batch can be divided evenly over the ranks.
 
-    def _check_division(self, world: int) -> None:
-        if not self.shuffle:
-            return
+        Raises:
+            ValueError: If not; says which sizes of batches can be.
+        """
         if self.batch_size % world:
             fitting = self.batch_size // world * world
             sizes = [str(size) for size in (fitting, fitting + world) if size]
@@ -146,6 +145,11 @@ class EpochSampler:
                 f"{last} ({self.length} examples in batches of {self.batch_size}). "
                 "Use drop_last: true, or another batch_size."
             )
+
+    def _permutation(self, number: int) -> Int[Tensor, " examples"]:
+        """The order of one pass over all examples."""
+        generator = epoch_generator(self.seed, number, _ORDER)
+        return torch.randperm(self.num_examples, generator=generator)
 
 
 def epoch_generator(seed: int, epoch: int, stream: int = 0) -> torch.Generator:

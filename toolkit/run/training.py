@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 
 from toolkit import config, distributed, history
 from toolkit.run.checkpoints import AtomicCheckpointIO, FinalCheckpoint, RunCheckpoint
@@ -19,7 +20,7 @@ from toolkit.run.pictures import save_pictures
 from toolkit.run.progress import ExamplesSeen, ProgressReporter
 from toolkit.tracking import HistoryLogger, RecordState, WandbMirror
 
-__all__ = ["build_trainer", "explain", "train"]
+__all__ = ["build_trainer", "explain", "make_trainer", "quiet", "train"]
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -36,7 +37,7 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
     Returns:
         The content of ``result.json``.
     """
-    _quiet()
+    quiet()
     resolved = run.resolved
     torch.set_num_threads(resolved["threads"])
     if distributed.is_main():
@@ -95,37 +96,51 @@ def build_trainer(
     tell: Tell,
 ) -> L.Trainer:
     """The Lightning trainer of a run: the recipe's settings, our callbacks around its own."""
-    resolved = run.resolved
-    recipes = [config.build(resolved, f"callbacks.{name}") for name in resolved["callbacks"]]
-    trainer: L.Trainer = config.instantiate(
-        {"_target_": "lightning.Trainer", **resolved["trainer"]},
-        resolved.get("packages") or (),
-        "trainer",
-        callbacks=[
-            checkpoint,
-            *counters,
-            EpochSeeder(run.seed),
-            NonFiniteGuard(resolved["nonfinite"]),
-            *recipes,
-            ProgressReporter(record, tell),
-            FinalCheckpoint(checkpoint),
-        ],
+    return make_trainer(
+        run.resolved,
+        [checkpoint, *counters, EpochSeeder(run.seed), NonFiniteGuard(run.resolved["nonfinite"])],
+        [ProgressReporter(record, tell), FinalCheckpoint(checkpoint)],
         logger=[record, record.mirror] if record.mirror else record,
-        plugins=[AtomicCheckpointIO()],
         default_root_dir=run.folder,
-        enable_checkpointing=False,
+    )
+
+
+def make_trainer(
+    resolved: Mapping[str, Any],
+    before: Sequence[L.Callback],
+    after: Sequence[L.Callback],
+    **settings: Any,
+) -> L.Trainer:
+    """A trainer with a recipe's arguments, its callbacks, and others before and after these."""
+    own = [config.build(resolved, f"callbacks.{name}") for name in resolved["callbacks"]]
+    packages = resolved.get("packages") or ()
+    arguments = dict(resolved["trainer"])
+    plugins = arguments.pop("plugins", None) or []
+    nodes = plugins if isinstance(plugins, list) else [plugins]
+    trainer: L.Trainer = config.instantiate(
+        {"_target_": "lightning.Trainer", **arguments},
+        packages,
+        "trainer",
+        callbacks=[*before, *own, *after],
+        plugins=[
+            AtomicCheckpointIO(),
+            *(config.instantiate(node, packages, "trainer.plugins") for node in nodes),
+        ],
+        # Ours are written by a callback of the run; one of the user's own may write others.
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in own),
         enable_progress_bar=False,
         enable_model_summary=False,
         # Our loaders divide each batch over the ranks; Lightning's sampler repeats examples.
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
+        **settings,
     )
     return trainer
 
 
 def explain(error: BaseException, run: Run) -> str:
     """What ended a run, in one line, with what to do or what is left."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text:
         size = run.resolved["data"].get("batch_size")
         return f"out of memory on {_device()} with batch size {size}. Lower data.batch_size."
@@ -134,7 +149,7 @@ def explain(error: BaseException, run: Run) -> str:
         return f"{text} Last good checkpoint: {last if last.exists() else 'none yet'}."
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{text}. Free space on the disk of {run.folder}; the same command continues."
-    return f"{type(error).__name__}: {text}"
+    return config.one_line(error, 600)
 
 
 def _device() -> str:
@@ -182,7 +197,13 @@ def _test(
 ) -> dict[str, float | None]:
     """Metrics on the test data, of the last or the best weights as the recipe says."""
     best = run.checkpoints / "best.ckpt"
-    if run.checkpoint_rule["test"] == "best" and best.exists():
+    rule = run.checkpoint_rule
+    if rule["test"] == "best":
+        if not best.exists():
+            raise RuntimeError(
+                "checkpoint.monitor must be finite after some epoch where checkpoint.test is best, "
+                f"got no such value of {rule['monitor']}. Validate more often, or test the last."
+            )
         state = torch.load(best, weights_only=True, map_location=model.device)["state_dict"]
         model.load_state_dict(state)
     trainer.test(model, datamodule=datamodule, verbose=False)
@@ -199,7 +220,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float | None]:
     return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Keep Lightning's own announcements out of our output."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,123 @@
+"""What a person may get wrong or run into: each ends in one clear line, and costs no result."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import write_recipe
+from toolkit.config import RecipeError, check, load_recipe
+from toolkit.fit import main
+from toolkit.preview import preview
+from toolkit.run import Run
+from toolkit.run.rehearsal import rehearse
+
+EARLY = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/eror}"
+LINEAR = "{_target_: torch.nn.Linear, in_features: 1, out_features: 2}"
+
+
+def _run(recipe: Path, *words: str) -> Run:
+    loaded = load_recipe(recipe, words)
+    return Run("tiny", "sgd", 0, recipe.parent / "run", loaded.resolve("sgd", 0))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("trainer.max_epochs=0", "trainer.max_epochs: must be at least 1, or -1 beside a max_step"),
+        ("trainer.max_epochs=-1", "trainer.max_epochs: must be at least 1"),
+        ("trainer.max_steps=0", "trainer.max_steps: must be at least 1"),
+        ("trainer.limit_train_batches=0", "trainer.limit_train_batches: must be above 0, got 0"),
+        ("trainer.limit_val_batches=0.0", "must be above 0, since checkpoint.monitor is 'val/err"),
+        ("trainer.devices=0", "trainer.devices: must be the number of devices of a run"),
+        ("trainer.devices='2'", "trainer.devices: must be the number of devices of a run"),
+        ("trainer.devices=[0]", "CUDA_VISIBLE_DEVICES says which"),
+        ("trainer.num_nodes=2", "must be left out: the run sets it; torchrun and SLURM say it"),
+        ("trainer.enable_progress_bar=true", "must be left out: the run sets it"),
+        ("trainer.fast_dev_run=true", "--dry-run"),
+        (f"callbacks.stop={EARLY}", "callbacks.stop.monitor: .*Did you mean 'val/error'"),
+    ],
+)
+def test_settings_of_the_trainer_that_make_no_run_are_faults_of_the_recipe(
+    tiny: Path, word: str, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        check(load_recipe(tiny, [word]), ["sgd"])
+
+
+def test_a_number_of_updates_bounds_a_run_without_a_number_of_epochs(tiny: Path) -> None:
+    words = ["trainer.max_epochs=-1", "trainer.max_steps=7"]
+    check(load_recipe(tiny, words), ["sgd"])
+    table = preview(load_recipe(tiny, words), ("sgd",), (0,))
+    assert list(table.columns[3].cells) == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("trainer.devices=3", "batch_size must be a multiple of .* 3, got 16. Use 15 or 18"),
+        ("trainer.devices=16", "the last batch must hold at least one example for each of 16"),
+        ("trainer.strategy=nope", "invalid strategy name"),
+        ("trainer.accelerator=tpu", "trainer: must suit"),
+        ("trainer.gradient_clip_algorithm=bad", "gradient_clip_algorithm"),
+        ("model.net.in_channels=3", r"model must take the data's images of \(1, 8, 8\)"),
+        ("model.net.num_classes=9", "one logit for each of the data's 10 classes, got .*2, 9"),
+        ("model._target_=torch.nn.ReLU", "model must make a LightningModule, got a ReLU"),
+        (f"callbacks.x={LINEAR}", "callbacks.x must make a Callback, got a Linear"),
+        ("callbacks.x={_target_: callbacks.MarginLogger}", "more than one .*MarginLogger"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_found_before_a_folder_is_made(
+    tiny: Path, word: str, message: str
+) -> None:
+    run = _run(tiny, word)
+    with pytest.raises(ValueError, match=message):
+        rehearse([run])
+    assert list(tiny.parent.iterdir()) == [tiny]
+
+
+def test_a_rehearsal_leaves_the_random_numbers_alone(tiny: Path) -> None:
+    import torch
+
+    torch.manual_seed(1)
+    rehearse([_run(tiny)])
+    after = torch.rand(3)
+    torch.manual_seed(1)
+    assert torch.equal(after, torch.rand(3))
+
+
+def test_the_ranks_of_a_launcher_count_in_a_rehearsal(tiny: Path) -> None:
+    with pytest.raises(ValueError, match="multiple of the number of processes, 5, got 16"):
+        rehearse([_run(tiny)], num_ranks=5)
+
+
+def test_a_dry_run_starts_no_other_process(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+
+    def refuse(*arguments: Any, **more: Any) -> None:
+        raise AssertionError(f"started {arguments}")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    recipe = load_recipe(tiny, ["trainer.devices=2"])
+    assert preview(recipe, ("sgd",), (0,)).row_count == 1
+
+
+def test_a_dry_run_says_in_one_line_what_is_wrong(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tiny), "--dry-run", "data.batch_size=0"]) == 2
+    assert capsys.readouterr().err == "batch_size must be at least 1, got 0.\n"
+
+
+@pytest.mark.parametrize("name", ["figures", "study.json", "report.html", "results.csv"])
+def test_a_variant_must_not_take_the_place_of_a_file_of_the_study(tiny: Path, name: str) -> None:
+    with pytest.raises(RecipeError, match=f"variants.{name}: must not be one of figures"):
+        load_recipe(tiny, [f"variants={{{name}: {{}}}}", "claims={}"])
+
+
+def test_brackets_without_end_are_a_fault_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write_recipe(tmp_path / "deep.yaml", "[" * 3000))
+    assert [fault.message for fault in caught.value.faults] == [
+        "must not be nested that deeply. Check the brackets."
+    ]
