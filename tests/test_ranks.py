@@ -11,6 +11,7 @@ from tests.conftest import TINY, run_fit, write_recipe
 
 pytestmark = pytest.mark.ranks
 
+_TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "toolkit.fit")
 _FIXED = ("--variants", "sgd,sam_useful", "--seeds", "0")
 # 60 examples in batches of 14: a partial last batch of 4, and 7 examples a rank. The colour is a
 # spurious feature whose rare groups are not on every rank in every batch.
@@ -83,8 +84,17 @@ def test_two_ranks_upsample_the_same_examples(one: Path, two: Path) -> None:
 
 
 def test_processes_of_torchrun_equal_one_process(one: Path, tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "toolkit.fit")
-    _compare(one, _study(tmp_path / "launched", launcher=launcher), "sgd")
+    _compare(one, _study(tmp_path / "launched", "--overwrite", launcher=_TORCHRUN), "sgd")
+
+
+def test_a_run_that_fails_under_torchrun_says_why_in_one_line(tmp_path: Path) -> None:
+    write_recipe(tmp_path / "tiny.yaml", TINY)
+    arguments = ["tiny.yaml", "--variants", "sgd", "--seeds", "0", "model.optimizer.lr=1e30"]
+    done = run_fit(arguments, tmp_path, _TORCHRUN)
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("sgd/seed0 failed: ")]
+    assert lines
+    assert all("must be finite" in line for line in lines)
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_sizes_that_do(tmp_path: Path) -> None:

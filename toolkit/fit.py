@@ -1,6 +1,7 @@
 """Train a recipe's runs, check its claims and show them: ``python -m toolkit.fit RECIPE``."""
 
 import argparse
+import contextlib
 import difflib
 import os
 import sys
@@ -115,7 +116,7 @@ def _study(
 ) -> int:
     """Train, judge, draw, and say what came out."""
     from toolkit import report
-    from toolkit.run.launched import is_launched
+    from toolkit.run.launched import LaunchedRunError, is_launched
 
     if is_launched() and int(os.environ["RANK"]) > 0:
         console.quiet = True
@@ -127,6 +128,8 @@ def _study(
         if isinstance(error, config.RecipeError):
             raise
         return _end(str(error), BAD_INPUT)
+    except LaunchedRunError as error:
+        return _end(str(error), RUN_FAILED)
     if console.quiet:  # rank 0 tells
         return DONE
     content = study.collect()
@@ -156,6 +159,7 @@ def _train(
         from toolkit.run.processes import prepare
 
         prepare()
+    from toolkit import distributed
     from toolkit.display import Display
     from toolkit.study import Study
 
@@ -163,10 +167,12 @@ def _train(
     config.check(recipe, variants or None)
     study = Study(recipe, out, variants, seeds)
     study.check_data(int(os.environ["WORLD_SIZE"]) if launched else None)
-    if overwrite:
-        study.clear()
-    with Display(len(study.missing()), console) as display:
-        outcomes = study.train_launched(display) if launched else study.train(jobs, display)
+    with distributed.joined_group() if launched else contextlib.nullcontext():
+        if overwrite and distributed.is_main():
+            study.clear()
+        distributed.barrier()
+        with Display(len(study.missing()), console) as display:
+            outcomes = study.train_launched(display) if launched else study.train(jobs, display)
     return study, outcomes
 
 

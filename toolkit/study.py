@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from toolkit import claims, config, distributed, history
+from toolkit import claims, config, history
 from toolkit.run import Event, FolderLock, Run, run_all
 from toolkit.run.launched import run_here
 from toolkit.run.rehearsal import rehearse
@@ -104,8 +104,7 @@ class Study:
 
     def train_launched(self, listen: Callable[[Event], None]) -> list[Event]:
         """Train what is missing on the processes that torchrun or SLURM started."""
-        with distributed.joined_group():
-            return run_here(self.missing(), listen)
+        return run_here(self.missing(), listen)
 
     def collect(self) -> dict[str, Any]:
         """Read every result in the folder, judge the claims, write and return ``study.json``.

@@ -8,7 +8,11 @@ from toolkit import distributed
 from toolkit.run.folder import Run
 from toolkit.run.processes import Event
 
-__all__ = ["is_launched", "run_here"]
+__all__ = ["LaunchedRunError", "is_launched", "run_here"]
+
+
+class LaunchedRunError(RuntimeError):
+    """A run failed on this rank, which has to end so that the launcher ends the others."""
 
 
 def is_launched() -> bool:
@@ -30,7 +34,11 @@ def is_launched() -> bool:
 
 
 def run_here(runs: Sequence[Run], listen: Callable[[Event], None]) -> list[Event]:
-    """Train rank 0's list of runs on all launched processes together, one run at a time."""
+    """Train rank 0's list of runs on all launched processes together, one run at a time.
+
+    Raises:
+        LaunchedRunError: If a run fails on this rank; says why in one line.
+    """
     from toolkit.run.training import explain, train
 
     outcomes: list[Event] = []
@@ -45,8 +53,7 @@ def run_here(runs: Sequence[Run], listen: Callable[[Event], None]) -> list[Event
         except Exception as error:
             # The other ranks may wait for this one in a collective: only the launcher can end
             # them, which it does when this process fails.
-            listen(Event(run, "failed", explain(error, run)))
-            raise
+            raise LaunchedRunError(f"{run.name} failed: {explain(error, run)}") from error
         listen(outcome)
         outcomes.append(outcome)
     return outcomes
