@@ -8,7 +8,7 @@ from torch import Tensor
 
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation
-from toolkit.data.sampler import EpochSampler
+from toolkit.data.sampler import AUGMENTATION, EpochSampler
 
 __all__ = ["ArrayLoader", "Normalize"]
 
@@ -169,7 +169,7 @@ class ArrayLoader:
         chosen = self.indices[self.sampler.order()].to(device)
         draws: dict[str, Tensor] = {}
         if self.augment is not None:
-            draws = self.augment.draw(len(chosen), self.sampler.generator(_AUGMENTATION))
+            draws = self.augment.draw(len(chosen), self.sampler.generator(AUGMENTATION))
             draws = {key: values.to(device) for key, values in draws.items()}
         for start, stop, weight in self.sampler:
             rows = {key: values[start:stop] for key, values in draws.items()}
@@ -206,6 +206,3 @@ def _check_indices(indices: Tensor, num_examples: int) -> None:
             f"indices must lie in 0..{num_examples - 1}, got {low}..{high}. They are positions in "
             "the loader's arrays."
         )
-
-
-_AUGMENTATION = 1

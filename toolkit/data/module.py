@@ -8,7 +8,7 @@ import lightning as L
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation
 from toolkit.data.loader import ArrayLoader, Normalize
-from toolkit.data.sampler import epoch_generator
+from toolkit.data.sampler import SPURIOUS, epoch_generator
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious
 
@@ -100,7 +100,7 @@ class ImageData(L.LightningDataModule):
         splits = self._split(self.read())
         if self.spurious is not None:
             splits = [
-                self.spurious.apply(split, epoch_generator(self.seed, k, _SPURIOUS))
+                self.spurious.apply(split, epoch_generator(self.seed, k, SPURIOUS))
                 for k, split in enumerate(splits)
             ]
         self.train, self.val, self.test = splits
@@ -209,6 +209,3 @@ def _check_alike(splits: list[ImageArrays]) -> None:
                 f"{train.num_classes} and {list(train.group_names)}, got {split.num_classes} and "
                 f"{list(split.group_names)}."
             )
-
-
-_SPURIOUS = 3

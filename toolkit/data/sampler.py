@@ -10,7 +10,18 @@ from torch import Tensor
 
 from toolkit import distributed
 
-__all__ = ["EpochSampler", "LocalBatch", "epoch_generator"]
+__all__ = [
+    "AUGMENTATION",
+    "ORDER",
+    "SPLIT",
+    "SPURIOUS",
+    "EpochSampler",
+    "LocalBatch",
+    "epoch_generator",
+]
+
+# Streams of random numbers under one seed: each use has its own, so that none moves another.
+ORDER, AUGMENTATION, SPLIT, SPURIOUS = range(4)
 
 
 class LocalBatch(NamedTuple):
@@ -148,7 +159,7 @@ class EpochSampler:
 
     def _permutation(self, number: int) -> Int[Tensor, " examples"]:
         """The order of one pass over all examples."""
-        generator = epoch_generator(self.seed, number, _ORDER)
+        generator = epoch_generator(self.seed, number, ORDER)
         return torch.randperm(self.num_examples, generator=generator)
 
 
@@ -162,6 +173,3 @@ def epoch_generator(seed: int, epoch: int, stream: int = 0) -> torch.Generator:
 def _check_seed(seed: int) -> None:
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}.")
-
-
-_ORDER = 0

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from toolkit.data.sampler import epoch_generator
+from toolkit.data.sampler import SPLIT, epoch_generator
 
 __all__ = ["stratified_split"]
 
@@ -39,7 +39,7 @@ def stratified_split(
         raise ValueError(
             f"the sizes of the parts must add up to at most {len(targets)}, got {list(sizes)}."
         )
-    generator = epoch_generator(seed, 0, _SPLIT)
+    generator = epoch_generator(seed, 0, SPLIT)
     shuffled = torch.randperm(len(targets), generator=generator)
     queues = [shuffled[targets[shuffled] == c] for c in sorted(set(targets.tolist()))]
     parts = []
@@ -61,6 +61,3 @@ def _shares(size: int, counts: list[int]) -> list[int]:
     for c in by_remainder[: size - sum(shares)]:
         shares[c] += 1
     return shares
-
-
-_SPLIT = 2
