@@ -1,15 +1,16 @@
 """The append-only record of a run, in JSON lines; W&B and CSV mirror it."""
 
+import contextlib
 import csv
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-__all__ = ["History", "read_history", "read_json", "write_csv", "write_json"]
+__all__ = ["History", "read_history", "read_json", "replacing", "write_csv", "write_json"]
 
 
 class History:
@@ -107,7 +108,7 @@ def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str]) -> None:
     """Rewrite a CSV file from the rows of a record; columns in the order of first appearance."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with (
-        _replacing(Path(path)) as temporary,
+        replacing(Path(path)) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         writer = csv.DictWriter(file, columns, restval="")
@@ -125,26 +126,23 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 def write_json(value: Any, path: str | os.PathLike[str]) -> None:
     """Replace a JSON file in one step; NaN and infinities become ``null``."""
-    with _replacing(Path(path)) as temporary:
+    with replacing(Path(path)) as temporary:
         temporary.write_text(_dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-class _replacing:  # noqa: N801 - reads as a verb in a with statement
-    """A temporary path beside ``path`` that takes its place if the block succeeds."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``, which takes its place in one step if the block succeeds.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-    def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return self.temporary
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            os.replace(self.temporary, self.path)
-        else:
-            self.temporary.unlink(missing_ok=True)
+    If it does not, what was at ``path`` stays. The folder is made if it is absent.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

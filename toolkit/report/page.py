@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from toolkit.history import write_csv, write_json
+from toolkit.history import replacing, write_csv, write_json
 from toolkit.report import comparisons, curves, tables, upsampled
 from toolkit.report.canvas import Drawing
 from toolkit.report.cards import card, tally
@@ -46,9 +46,8 @@ def write_report(folder: Path) -> Path:
     for stale in set(figures.glob("*.svg")) - current:
         stale.unlink()
     path = folder / "report.html"
-    temporary = path.with_suffix(".html.tmp")
-    temporary.write_text(content, encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
     return path
 
 

@@ -11,6 +11,8 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import nn
 
+from toolkit.history import replacing
+
 __all__ = [
     "AtomicCheckpointIO",
     "FinalCheckpoint",
@@ -35,16 +37,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 def save_atomically(value: Any, path: Path) -> None:
     """``torch.save`` that leaves either the old file or the whole new one at ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            torch.save(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        torch.save(value, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class RunCheckpoint(L.Callback):
