@@ -112,8 +112,7 @@ class Comparison:
         return Judgement(joint_verdict(verdicts), "; ".join([*parts, *notes]), evidence)
 
     def _words(self, estimate: Estimate) -> str:
-        words = difference_words(self.metric, estimate.mean, estimate.low, estimate.high)
-        text = f"{estimate.label}: {words}, n = {len(estimate.seeds)})"
+        text = f"{estimate.label}: {difference_words(self.metric, estimate)}"
         return f"control {text}" if estimate.role == "control" else text
 
     def _budget(self, results: Results, seeds: Sequence[int]) -> dict[str, Any]:

@@ -69,8 +69,8 @@ class Trend:
         slope = Estimate.of(
             "slope", "slope", {seed: _slope([values[v][seed] for v in values]) for seed in seeds}
         )
-        words = difference_words(self.metric, slope.mean, slope.low, slope.high)
-        sentence = f"slope per step along {', '.join(self.variants)}: {words}, n = {len(seeds)})"
+        words = difference_words(self.metric, slope)
+        sentence = f"slope per step along {', '.join(self.variants)}: {words}"
         evidence = _evidence(self.metric, self.expect, self.tolerance, [slope], notes)
         evidence["means"] = {v: math.fsum(values[v][s] for s in seeds) / len(seeds) for v in values}
         verdict = slope.verdict(_sign(self.expect), self.tolerance)
@@ -119,11 +119,7 @@ class Ordering:
             steps.append(step)
             notes += more
         verdicts = [step.verdict(_sign(self.expect), self.tolerance) for step in steps]
-        parts = [
-            f"{step.label}: {difference_words(self.metric, step.mean, step.low, step.high)}, "
-            f"n = {len(step.seeds)})"
-            for step in steps
-        ]
+        parts = [f"{step.label}: {difference_words(self.metric, step)}" for step in steps]
         held = f"{verdicts.count('supported')} of {len(steps)} steps {self.expect}"
         return Judgement(
             joint_verdict(verdicts),

@@ -65,7 +65,7 @@ class Threshold:
             level.verdict(sign, sign * bound - self.tolerance) for _, bound, sign in bounds
         )
         claimed = " and ".join(f"at {word} {bound:g}" for word, bound, _ in bounds)
-        words = level_words(self.metric, level.mean, level.low, level.high)
+        words = level_words(self.metric, level)
         evidence: dict[str, Any] = {
             "metric": self.metric,
             "at_least": self.at_least,
@@ -75,6 +75,6 @@ class Threshold:
         }
         return Judgement(
             verdict,
-            f"{self.variant}: {self.metric} {words}, n = {len(level.seeds)}); claimed {claimed}",
+            f"{self.variant}: {self.metric} {words}; claimed {claimed}",
             evidence,
         )

@@ -2,6 +2,8 @@
 
 import math
 
+from toolkit.claims.estimate import Estimate
+
 __all__ = ["difference_words", "is_fraction", "level_words"]
 
 _FRACTIONS = ("acc", "accuracy", "error")
@@ -17,41 +19,40 @@ def is_fraction(metric: str) -> bool:
     return any(word in _FRACTIONS for part in metric.split("/") for word in part.split("_"))
 
 
-def difference_words(metric: str, mean: float, low: float | None, high: float | None) -> str:
-    """A difference with its 95 % interval.
+def difference_words(metric: str, estimate: Estimate) -> str:
+    """A mean difference with its 95 % interval.
 
     Example:
-        >>> difference_words("test/error", -0.012, -0.0171, -0.0068)
-        '-1.2 points of test/error (95 % interval -1.7 to -0.7'
-        >>> difference_words("train/margin/min", 0.25, None, None)
-        '+0.25 in train/margin/min (no interval'
+        >>> errors = Estimate.of("sam - sgd", "difference", {0: -0.01, 1: -0.012, 2: -0.014})
+        >>> difference_words("test/error", errors)
+        '-1.2 points of test/error (95 % interval -1.7 to -0.7, n = 3)'
+        >>> difference_words("train/margin/min", Estimate.of("slope", "slope", {0: 0.25}))
+        '+0.25 in train/margin/min (no interval, n = 1)'
     """
     scale, unit = (100.0, f"points of {metric}") if is_fraction(metric) else (1.0, f"in {metric}")
-    return _with_interval(mean, low, high, scale, f" {unit}", sign="+")
+    return _with_interval(estimate, scale, f" {unit}", sign="+")
 
 
-def level_words(metric: str, mean: float, low: float | None, high: float | None) -> str:
+def level_words(metric: str, estimate: Estimate) -> str:
     """A mean with its 95 % interval.
 
     Example:
-        >>> level_words("test/acc", 0.931, 0.92, 0.944)
-        '93.1 % (95 % interval 92.0 to 94.4'
+        >>> level_words("test/acc", Estimate.of("sgd", "level", {0: 0.92, 1: 0.93, 2: 0.94}))
+        '93.0 % (95 % interval 90.5 to 95.5, n = 3)'
     """
     scale, unit = (100.0, " %") if is_fraction(metric) else (1.0, "")
-    return _with_interval(mean, low, high, scale, unit, sign="-")
+    return _with_interval(estimate, scale, unit, sign="-")
 
 
-def _with_interval(
-    mean: float, low: float | None, high: float | None, scale: float, unit: str, *, sign: str
-) -> str:
-    """The sentence up to the closing bracket, which the caller sets after the sample size."""
+def _with_interval(estimate: Estimate, scale: float, unit: str, *, sign: str) -> str:
+    mean, low, high, n = estimate.mean, estimate.low, estimate.high, len(estimate.seeds)
     width = abs(mean) if low is None or high is None else (high - low) / 2
     digits = _digits(scale * width or scale * abs(mean), least=1 if scale > 1 else 0)
     mean_text = f"{scale * mean:{sign}.{digits}f}{unit}"
     if low is None or high is None:
-        return f"{mean_text} (no interval"
+        return f"{mean_text} (no interval, n = {n})"
     low_text, high_text = (f"{scale * bound:{sign}.{digits}f}" for bound in (low, high))
-    return f"{mean_text} (95 % interval {low_text} to {high_text}"
+    return f"{mean_text} (95 % interval {low_text} to {high_text}, n = {n})"
 
 
 def _digits(size: float, least: int) -> int:
