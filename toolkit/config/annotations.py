@@ -11,7 +11,15 @@ from typing import Any
 from toolkit.config.suggest import listed, nearest
 from toolkit.config.yaml12 import read_scalar, text_of
 
-__all__ = ["accepts_none", "callables", "classes", "convert", "describe", "item_types", "members"]
+__all__ = [
+    "callables",
+    "classes",
+    "convert",
+    "describe",
+    "item_types",
+    "members",
+    "nearest_choice",
+]
 
 _SCALARS = (bool, int, float, complex, str, type(None), object)
 _LISTS = (list, tuple, set, frozenset)
@@ -43,11 +51,6 @@ def members(annotation: Any) -> list[Any]:
     if isinstance(annotation, str) or annotation is inspect.Parameter.empty:
         return [Any]
     return [annotation]
-
-
-def accepts_none(annotation: Any) -> bool:
-    """Whether ``null`` is a value of the type."""
-    return any(member in (type(None), Any, object) for member in members(annotation))
 
 
 def callables(annotation: Any) -> list[Any]:

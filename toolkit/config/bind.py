@@ -74,9 +74,7 @@ class Bound:
             named = {**named, **own, **extra}
             first = [*itertools.takewhile(named.__contains__, slots)] if rest else []
             return self.target(*(named.pop(slot) for slot in first), *rest, **named)
-        except RecipeError:
-            raise
-        except MemoryError:
+        except (RecipeError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
             if type(error).__name__ == "OutOfMemoryError":  # torch's: no fault of the recipe

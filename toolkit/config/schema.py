@@ -119,7 +119,7 @@ def _check_scalars(tree: Mapping[str, Any], report: Report) -> None:
             report(path, f"must be a whole number of at least 1, got {value!r}.")
     for path in _LISTS:
         value = _at(tree, path)
-        if value is not None and len(_names(value)) != (len(value) if _is_list(value) else -1):
+        if value is not None and _names(value) != value:
             report(path, f"must be a list of names, got {value!r}. Write [a, b].")
     minutes = tree.get("minutes")
     if not isinstance(minutes, int | float | None) or minutes is True or (minutes or 0) < 0:
@@ -232,11 +232,7 @@ def _near(value: Any, choices: Collection[str]) -> str | None:
 
 
 def _names(value: Any) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if _is_list(value) else []
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _is_node(value: Any) -> bool:

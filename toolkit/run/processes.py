@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from toolkit.run.folder import Run
 
-__all__ = ["Event", "Outcome", "prepare", "run_all"]
+__all__ = ["Event", "prepare", "run_all"]
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _GRACE_SECONDS = 5.0
@@ -53,7 +53,6 @@ class Event:
     content: Any = None
 
 
-Outcome = Event
 Listener = Callable[[Event], None]
 
 
@@ -66,7 +65,7 @@ def prepare() -> None:
     forkserver.ensure_running()
 
 
-def run_all(runs: Iterable[Run], jobs: int, listen: Listener, gpus: int = 0) -> list[Outcome]:
+def run_all(runs: Iterable[Run], jobs: int, listen: Listener, gpus: int = 0) -> list[Event]:
     """Train all runs, ``jobs`` of them at a time, and say how each ended.
 
     A run that fails does not stop the others. With ``gpus``, the runs that are under way get
@@ -84,7 +83,7 @@ def run_all(runs: Iterable[Run], jobs: int, listen: Listener, gpus: int = 0) -> 
     waiting = deque(runs)
     free_gpus = list(range(gpus))
     active: list[_Job] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[Event] = []
     try:
         while waiting or active:
             while waiting and len(active) < jobs:
@@ -140,7 +139,7 @@ class _Job:
         links = [rank.link for rank in self.ranks if rank.open]
         return [*links, *(rank.process.sentinel for rank in self.ranks if rank.process.is_alive())]
 
-    def poll(self, listen: Listener) -> Outcome | None:
+    def poll(self, listen: Listener) -> Event | None:
         """Hand on what the ranks said; how the run ended, once it has."""
         for rank in self.ranks:
             self._receive(rank, listen)
