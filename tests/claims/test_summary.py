@@ -10,7 +10,7 @@ from toolkit.claims import (
     build_study,
     claim_from_node,
     read_results,
-    summarise,
+    summarize,
 )
 from toolkit.history import read_json, write_json
 
@@ -98,7 +98,7 @@ def test_failed_runs_are_listed_and_not_counted(results):
 def test_summary_from_the_record_equals_the_study_as_written(folder, results):
     write_json(study_of(results), folder / "study.json")
     written = read_json(folder / "study.json")
-    write_json(summarise(folder), folder / "study.json")
+    write_json(summarize(folder), folder / "study.json")
     assert read_json(folder / "study.json") == written
     assert written["claims"][0]["verdict"] == "supported"
 
@@ -107,17 +107,17 @@ def test_summary_follows_the_record(folder, results):
     write_json(study_of(results), folder / "study.json")
     for seed, error in enumerate((0.2, 0.21, 0.2)):
         write_json(run("sam", seed, error), folder / "sam" / f"seed{seed}" / "result.json")
-    assert summarise(folder)["claims"][0]["verdict"] == "refuted"
+    assert summarize(folder)["claims"][0]["verdict"] == "refuted"
 
 
 def test_summary_keeps_failures_that_have_no_result(folder, results):
     results["sam"][7] = {"status": "failed", "error": "out of memory"}
     write_json(study_of(results), folder / "study.json")
-    assert summarise(folder)["failed"] == [{"variant": "sam", "seed": 7, "error": "out of memory"}]
+    assert summarize(folder)["failed"] == [{"variant": "sam", "seed": 7, "error": "out of memory"}]
 
 
 def test_runs_without_a_study_are_summarised_without_claims(folder):
-    study = summarise(folder)
+    study = summarize(folder)
     assert study["recipe"] == folder.name
     assert study["claims"] == []
     assert study["variants"]["sam"]["n"] == 3
@@ -125,14 +125,14 @@ def test_runs_without_a_study_are_summarised_without_claims(folder):
 
 def test_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"must hold study\.json or .*, got neither"):
-        summarise(tmp_path)
+        summarize(tmp_path)
 
 
 def test_claim_that_cannot_be_built_is_not_tested(folder, results):
     study = study_of(results)
     study["claim_nodes"]["mine"] = {"_target_": "no_such_package.Claim", "text": "t", "source": "s"}
     write_json(study, folder / "study.json")
-    mine = summarise(folder)["claims"][1]
+    mine = summarize(folder)["claims"][1]
     assert (mine["text"], mine["verdict"]) == ("t", "not tested")
     assert "no_such_package" in mine["sentence"]
 

@@ -42,15 +42,15 @@ class TestLooks:
         names = ["sgd", "sgd_useful", "sgd_random", "sam", "sam_useful", "sam_random"]
         looks = looks_of(names)
         assert panels_of(looks) == {"sgd": names[:3], "sam": names[3:]}
-        assert looks["sgd_useful"].colour == looks["sam_useful"].colour
+        assert looks["sgd_useful"].color == looks["sam_useful"].color
         assert looks["sgd"].marker != looks["sam"].marker
-        assert len({looks[name].colour for name in names[:3]}) == 3
+        assert len({looks[name].color for name in names[:3]}) == 3
 
     @pytest.mark.parametrize("count", [1, 4, 21])
     def test_other_names_share_a_panel_and_look_different(self, count):
         looks = looks_of([f"width{i}" for i in range(count)])
         assert list(panels_of(looks)) == [""]
-        assert len({(look.colour, str(look.dash)) for look in looks.values()}) == count
+        assert len({(look.color, str(look.dash)) for look in looks.values()}) == count
 
 
 class TestRecord:

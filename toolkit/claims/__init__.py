@@ -18,7 +18,7 @@ from toolkit.claims.estimate import (
 )
 from toolkit.claims.judgement import Claim, ClaimResult, Floor, Judgement, evaluate
 from toolkit.claims.sequence import Ordering, Trend
-from toolkit.claims.summary import build_study, claim_from_node, read_results, summarise
+from toolkit.claims.summary import build_study, claim_from_node, read_results, summarize
 from toolkit.claims.threshold import Threshold
 from toolkit.claims.wording import is_fraction
 
@@ -42,6 +42,6 @@ __all__ = [
     "paired_estimate",
     "read_results",
     "seed_values",
-    "summarise",
+    "summarize",
     "t_interval",
 ]

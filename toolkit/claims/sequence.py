@@ -144,9 +144,9 @@ def _sign(direction: Direction) -> int:
 
 def _slope(values: Sequence[float]) -> float:
     """Least-squares slope against ``0, 1, 2, ...``."""
-    centre = (len(values) - 1) / 2
-    spread = math.fsum((place - centre) ** 2 for place in range(len(values)))
-    return math.fsum((place - centre) * value for place, value in enumerate(values)) / spread
+    center = (len(values) - 1) / 2
+    spread = math.fsum((place - center) ** 2 for place in range(len(values)))
+    return math.fsum((place - center) * value for place, value in enumerate(values)) / spread
 
 
 def _evidence(

@@ -11,7 +11,7 @@ from toolkit.claims.estimate import Results
 from toolkit.claims.judgement import Claim, ClaimResult, Floor, evaluate
 from toolkit.history import read_json
 
-__all__ = ["build_study", "claim_from_node", "read_results", "summarise"]
+__all__ = ["build_study", "claim_from_node", "read_results", "summarize"]
 
 _BUDGETS = ("seconds", "updates", "epochs", "examples_seen")
 
@@ -51,7 +51,7 @@ def build_study(
     }
 
 
-def summarise(folder: Path) -> dict[str, Any]:
+def summarize(folder: Path) -> dict[str, Any]:
     """The content of ``study.json``, worked out again from the record alone.
 
     Runs are read from their folders; title, claims and the order of variants from the

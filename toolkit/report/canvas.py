@@ -44,8 +44,8 @@ class Drawing:
         body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
         body = re.sub(r'\bid="([^"]+)"', rf'id="{self.name}-\1"', body)
         body = re.sub(r'(xlink:href="#|url\(#)', rf"\1{self.name}-", body)
-        for colour, variable in THEME.items():
-            body = body.replace(colour, variable)
+        for color, variable in THEME.items():
+            body = body.replace(color, variable)
         box = view.group() if view else ""
         label = tag("title", self.alt)
         namespaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'

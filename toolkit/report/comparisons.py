@@ -60,12 +60,12 @@ def _strip(axes: Axes, row: int, moments: Mapping[str, Any], scale: float, look:
     mean = scale * moments["mean"]
     if moments["std"] is not None:
         spread = scale * moments["std"]
-        axes.plot([mean - spread, mean + spread], [row, row], color=look.colour, lw=1.4, zorder=2)
+        axes.plot([mean - spread, mean + spread], [row, row], color=look.color, lw=1.4, zorder=2)
     axes.scatter(
-        values, [row] * len(values), s=26, marker=look.marker, color=look.colour,
+        values, [row] * len(values), s=26, marker=look.marker, color=look.color,
         alpha=0.45, linewidths=0, zorder=3,
     )  # fmt: skip
-    axes.plot([mean], [row], marker="|", ms=13, mew=2.2, color=look.colour, zorder=4)
+    axes.plot([mean], [row], marker="|", ms=13, mew=2.2, color=look.color, zorder=4)
 
 
 def _plain_line(
@@ -132,7 +132,7 @@ def _interval(
 ) -> None:
     """One difference: its name and numbers in words, below them dots, interval and mean."""
     low, high = estimate["low"], estimate["high"]
-    colour = _side_colour(low, high, expect)
+    color = _side_color(low, high, expect)
     mean = scale * estimate["mean"]
     words = number(mean, 2)
     if low is not None:
@@ -143,13 +143,13 @@ def _interval(
     _words(axes, 1.0, top + 0.05, words, size=7.5, color=MUTED, ha="right")
     line = top + 0.22
     values = [scale * value for value in estimate["values"]]
-    axes.scatter(values, [line] * len(values), s=14, color=colour, alpha=0.3, linewidths=0)
+    axes.scatter(values, [line] * len(values), s=14, color=color, alpha=0.3, linewidths=0)
     if low is not None:
-        axes.plot([scale * low, scale * high], [line, line], color=colour, lw=2.2, zorder=3)
-    axes.plot([mean], [line], marker="o", ms=5.5, color=colour, mec=PAPER, mew=1, zorder=4)
+        axes.plot([scale * low, scale * high], [line, line], color=color, lw=2.2, zorder=3)
+    axes.plot([mean], [line], marker="o", ms=5.5, color=color, mec=PAPER, mew=1, zorder=4)
 
 
-def _side_colour(low: float | None, high: float | None, expect: str) -> str:
+def _side_color(low: float | None, high: float | None, expect: str) -> str:
     """Whether an interval lies on the expected side of 0, on the other, or straddles it."""
     if low is None or high is None or low <= 0 <= high:
         return _NEUTRAL

@@ -122,9 +122,9 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
 
         def plot(figure: Figure, axes: Axes) -> None:
             for key, band in bands.items():
-                colour, width = (SERIES[1], 1.8) if key == worst else (SERIES[0], 0.8)
+                color, width = (SERIES[1], 1.8) if key == worst else (SERIES[0], 0.8)
                 alpha = 1.0 if key == worst else 0.55
-                axes.plot(band.x, 100 * band.mean, color=colour, lw=width, alpha=alpha)
+                axes.plot(band.x, 100 * band.mean, color=color, lw=width, alpha=alpha)
             axis_of = bands[worst].x
             rows = [np.interp(axis_of, band.x, band.mean) for band in bands.values()]
             axes.plot(axis_of, 100 * np.mean(rows, axis=0), color=INK, lw=1.6, ls=(0, (4, 1.5)))
@@ -165,9 +165,9 @@ def _draw_band(axes: Axes, band: _Band, scale: float, look: Look, label: str, *,
     low, high = scale * (band.mean - band.std), scale * (band.mean + band.std)
     if log:  # a band that reaches 0 has no lower end on a logarithmic axis
         low = np.maximum(low, scale * band.mean / 10)
-    axes.fill_between(band.x, low, high, color=look.colour, alpha=0.16, linewidth=0)
+    axes.fill_between(band.x, low, high, color=look.color, alpha=0.16, linewidth=0)
     mark = "o" if len(band.x) == 1 else None
-    axes.plot(band.x, scale * band.mean, color=look.colour, ls=look.dash, label=label, marker=mark)
+    axes.plot(band.x, scale * band.mean, color=look.color, ls=look.dash, label=label, marker=mark)
 
 
 def _limits(bands: Iterable[_Band], scale: float) -> tuple[float, float, bool]:

@@ -29,7 +29,7 @@ THEME: Mapping[str, str] = {
     MUTED: "var(--muted)",
     GRID: "var(--rule)",
     PAPER: "var(--card)",
-    **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES)},
+    **{color: f"var(--series-{i})" for i, color in enumerate(SERIES)},
 }
 
 RC: dict[Any, Any] = {
@@ -74,7 +74,7 @@ class Look:
     """How a variant is drawn, the same in every figure."""
 
     panel: str
-    colour: str
+    color: str
     dash: Any
     marker: str
 
@@ -88,7 +88,7 @@ def looks_of(variants: Sequence[str]) -> dict[str, Look]:
 
     Example:
         >>> looks = looks_of(["sgd", "sgd_useful", "sam", "sam_useful"])
-        >>> looks["sam_useful"].panel, looks["sam_useful"].colour == looks["sgd_useful"].colour
+        >>> looks["sam_useful"].panel, looks["sam_useful"].color == looks["sgd_useful"].color
         ('sam', True)
     """
     parts = {name: name.partition("_")[::2] for name in variants}

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from toolkit.claims import summarise
+from toolkit.claims import summarize
 from toolkit.history import read_history, read_json
 
 __all__ = ["RunRecord", "StudyRecord", "main_metric", "result_metrics"]
@@ -91,7 +91,7 @@ class StudyRecord:
         Raises:
             FileNotFoundError: If it holds neither ``study.json`` nor a run.
         """
-        study = summarise(folder)
+        study = summarize(folder)
         runs = {
             name: [
                 RunRecord(name, seed, folder / name / f"seed{seed}") for seed in variant["seeds"]

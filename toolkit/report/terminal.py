@@ -11,7 +11,7 @@ from toolkit.report.words import metric_words, number, plus_minus
 
 __all__ = ["terminal_table"]
 
-_COLOURS = {"supported": "green", "refuted": "red", "inconclusive": "yellow", "not tested": "dim"}
+_COLORS = {"supported": "green", "refuted": "red", "inconclusive": "yellow", "not tested": "dim"}
 
 
 def terminal_table(study: dict[str, Any]) -> RenderableType:
@@ -40,7 +40,7 @@ def terminal_table(study: dict[str, Any]) -> RenderableType:
 
 
 def _claim(claim: dict[str, Any]) -> Text:
-    line = Text(f"{claim['verdict']}: ", style=f"bold {_COLOURS[claim['verdict']]}")
+    line = Text(f"{claim['verdict']}: ", style=f"bold {_COLORS[claim['verdict']]}")
     sentence = claim["sentence"].removeprefix("not tested: ").replace("; ", "\n  ")
     return line.append(f"{claim['text'] or claim['name']}\n", style="bold default").append(
         f"  {sentence}", style="not bold default"
