@@ -8,15 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from toolkit.report.canvas import Drawing, draw
-from toolkit.report.looks import INK, MUTED, PAPER, SERIES, Look, panels_of
+from toolkit.report.looks import INK, MUTED, PAPER, SERIES, WIDTH, Look, panels_of
 from toolkit.report.record import StudyRecord
 from toolkit.report.words import in_unit, metric_words, number, unit
 
-__all__ = ["WIDTH", "differences", "seed_values"]
+__all__ = ["differences", "seed_values"]
 
-WIDTH = 3.6
 _PAIRED = ("difference", "control", "step", "slope")
 _BETTER, _WORSE, _NEUTRAL = SERIES[3], SERIES[1], SERIES[0]
+_GAP, _LINE, _ROW = 0.14, 0.16, 0.38  # inches
 
 
 def differences(record: StudyRecord) -> list[Drawing]:
@@ -108,9 +108,6 @@ def _forest(name: str, metric: str, claims: Sequence[Mapping[str, Any]]) -> Draw
 
     alt = f"Paired differences in {metric_words(metric).lower()} with 95 % intervals"
     return draw(name, alt, (WIDTH, height + 0.55), plot)
-
-
-_GAP, _LINE, _ROW = 0.14, 0.16, 0.38  # inches
 
 
 def _title_lines(claim: Mapping[str, Any]) -> list[str]:

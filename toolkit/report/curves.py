@@ -12,8 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from toolkit.report.canvas import Drawing, draw
-from toolkit.report.comparisons import WIDTH
-from toolkit.report.looks import INK, MUTED, PAPER, SERIES, Look, panels_of
+from toolkit.report.looks import INK, MUTED, PAPER, SERIES, WIDTH, Look, panels_of
 from toolkit.report.record import RunRecord, StudyRecord
 from toolkit.report.words import in_unit, metric_words, unit
 

@@ -12,6 +12,7 @@ __all__ = [
     "RC",
     "SERIES",
     "THEME",
+    "WIDTH",
     "Look",
     "looks_of",
     "panels_of",
@@ -20,6 +21,9 @@ __all__ = [
 INK, MUTED, GRID, PAPER = "#1d2730", "#66727d", "#dfe4e8", "#ffffff"
 # Neutral, then the palette of Okabe and Ito (2008), told apart with any colour vision.
 SERIES = ("#56616c", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+WIDTH = 3.6
+"""Inches of a figure that takes one column of the page."""
+
 _MARKERS = ("o", "s", "D", "^")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))
 

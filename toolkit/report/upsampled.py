@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from toolkit.report.canvas import Drawing, draw
-from toolkit.report.comparisons import WIDTH
-from toolkit.report.looks import INK, SERIES
+from toolkit.report.looks import INK, SERIES, WIDTH
 from toolkit.report.markup import Html, tag
 from toolkit.report.record import RunRecord, StudyRecord
 
