@@ -38,15 +38,10 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
         The content of ``result.json``.
     """
     quiet()
-    resolved = run.resolved
-    torch.set_num_threads(resolved["threads"])
+    torch.set_num_threads(run.resolved["threads"])
     if distributed.is_main():
         _write_inputs(run)
-    L.seed_everything(run.seed, workers=True, verbose=False)
-    datamodule = config.build(resolved, "data")
-    # Seeded again: variants that differ in their data still share their initial weights.
-    torch.manual_seed(run.seed)
-    model = config.build(resolved, "model")
+    datamodule, model = _seeded_parts(run)
     record = HistoryLogger(run.folder, _mirror(run))
     rule = run.checkpoint_rule
     checkpoint = RunCheckpoint(
@@ -54,14 +49,8 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
     )
     seen = ExamplesSeen(record)
     trainer = build_trainer(run, record, checkpoint, [RecordState(record), seen], tell)
-    last = run.checkpoints / "last.ckpt"
     with _closing(record):
-        if last.exists():
-            trainer.fit(model, datamodule=datamodule, ckpt_path=last, weights_only=True)
-        else:
-            if not (run.folder / "separation.ckpt").exists():  # which keeps rows of its own
-                record.cut_to(0)
-            trainer.fit(model, datamodule=datamodule, weights_only=True)
+        _fit(run, trainer, model, datamodule, record)
         # Not the trainer's own: it has none where training had ended before an interruption.
         metrics = _numbers(checkpoint.metrics)
         updates = trainer.global_step
@@ -165,6 +154,15 @@ def _write_inputs(run: Run) -> None:
     history.write_json(environment(), run.folder / "environment.json")
 
 
+def _seeded_parts(run: Run) -> tuple[L.LightningDataModule, L.LightningModule]:
+    """The data module and the model, each built from the run's seed."""
+    L.seed_everything(run.seed, workers=True, verbose=False)
+    datamodule = config.build(run.resolved, "data")
+    # Seeded again: variants that differ in their data still share their initial weights.
+    torch.manual_seed(run.seed)
+    return datamodule, config.build(run.resolved, "model")
+
+
 def _mirror(run: Run) -> WandbMirror | None:
     settings = run.wandb
     if settings["mode"] == "disabled":
@@ -190,6 +188,23 @@ def _closing(record: HistoryLogger) -> Iterator[None]:
         record.close("failed")
         raise
     record.close("success")
+
+
+def _fit(
+    run: Run,
+    trainer: L.Trainer,
+    model: L.LightningModule,
+    datamodule: L.LightningDataModule,
+    record: HistoryLogger,
+) -> None:
+    """Train from the last checkpoint, or from the start with an empty record if there is none."""
+    last = run.checkpoints / "last.ckpt"
+    if last.exists():
+        trainer.fit(model, datamodule=datamodule, ckpt_path=last, weights_only=True)
+        return
+    if not (run.folder / "separation.ckpt").exists():  # which keeps rows of its own
+        record.cut_to(0)
+    trainer.fit(model, datamodule=datamodule, weights_only=True)
 
 
 def _test(
