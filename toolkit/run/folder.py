@@ -78,7 +78,7 @@ class Run:
 @cache
 def environment() -> dict[str, Any]:
     """Versions, commit and hardware of this process, as they go beside every result."""
-    import torch
+    import torch  # 2 s, which whoever starts runs in other processes does not need
 
     versions = {}
     for name in _PACKAGES:

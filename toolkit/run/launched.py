@@ -4,7 +4,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 
-from toolkit import distributed
 from toolkit.run.folder import Run
 from toolkit.run.processes import Event
 
@@ -39,6 +38,8 @@ def run_here(runs: Sequence[Run], listen: Callable[[Event], None]) -> list[Event
     Raises:
         LaunchedRunError: If a run fails on this rank; says why in one line.
     """
+    # Torch and Lightning, which is_launched, asked before anything else, can do without.
+    from toolkit import distributed
     from toolkit.run.training import explain, train
 
     outcomes: list[Event] = []
