@@ -76,7 +76,8 @@ def separate_examples(
 
     Reference:
         Nguyen et al. 2024, arXiv:2404.17768: two clusters per class on the network's output, the
-        one with the higher mean loss is upsampled. Settings of k-means are ours.
+        one with the higher mean loss is upsampled. The choice of logits over
+        probabilities, the settings of k-means and the treatment of ties are ours.
     """
     logits, losses, targets = (t.detach().cpu() for t in (logits, losses, targets))
     _check_finite(logits, losses)

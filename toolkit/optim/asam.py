@@ -15,8 +15,9 @@ __all__ = ["ASAM"]
 class ASAM(SAM):
     """SAM whose neighbourhood is measured relative to the size of each weight.
 
-    ``e = rho * T^2 g / ||T g||``, so that rescaling weights without changing the function leaves
-    the step alone. Everything else is as in :class:`SAM`.
+    ``e = rho * T^2 g / ||T g||``. With ``T = |w|``, rescaling weights in a way that leaves the
+    function alone rescales ``e`` alike, so that it leaves the perturbed function alone too.
+    Everything else is as in :class:`SAM`.
 
     Two variants go by this name. ``"official"``, the authors' code: ``T = |w| + eta`` for
     parameters whose full name contains "weight" (scales of normalisation too), 1 for the others.
