@@ -10,12 +10,7 @@ from torch import Tensor
 from callbacks._groups import NO_GROUP, DeclaredGroups, keyed, warn_of_absent
 from callbacks._observing import Split, check_schedule, is_due, is_skipped, record_values
 from toolkit.functional import Field, Fields, next_log_point
-from toolkit.metrics import (
-    SplitRows,
-    group_means,
-    group_summary,
-    per_example_cross_entropy,
-)
+from toolkit.metrics import SplitRows, group_means, group_summary, per_example_cross_entropy
 
 __all__ = ["BiasTracker"]
 
@@ -293,8 +288,12 @@ def _check(tracker: BiasTracker) -> None:
     if names is not None and (not names or len(set(names)) != len(names)):
         raise ValueError(f"group_names must be at least one, all different, got {list(names)}.")
     if names is not None and tracker._fields.is_absent("groups"):
-        raise ValueError("group_names must be None where the classes are the groups.")
+        raise ValueError(
+            f"group_names must be None where the classes are the groups, got {list(names)}. Leave "
+            "them out, or name the groups in fields."
+        )
     if names is not None and counts is not None and len(names) != len(counts):
         raise ValueError(
-            f"train_group_counts must be {len(names)}, one per group name, got {len(counts)}."
+            f"train_group_counts must be {len(names)}, one per group name, got {len(counts)}. "
+            "Count every group, also one without examples."
         )

@@ -71,7 +71,10 @@ def load_run(run: Path, checkpoint: str | None = None) -> tuple[L.LightningModul
     weights = _checkpoint(run, checkpoint, resolved)
     datamodule = config.build(resolved, "data")
     if not isinstance(datamodule, ImageData):
-        raise ValueError(f"data must be a toolkit.data.ImageData, got {type(datamodule).__name__}.")
+        raise ValueError(
+            f"data must be a toolkit.data.ImageData, got {type(datamodule).__name__}. Use "
+            "trainer.test for other data modules."
+        )
     datamodule.check()
     model: L.LightningModule = config.build(resolved, "model")
     try:

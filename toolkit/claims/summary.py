@@ -112,10 +112,15 @@ def claim_from_node(node: Mapping[str, Any]) -> Claim:
         claim = getattr(importlib.import_module(module), name)(**_as_floats(arguments))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"claim {target!r} must be a class that takes its arguments: {error}"
+            f"claim {target!r} must be a class that takes its arguments, got {error}. "
+            "See toolkit.claims for those there are."
         ) from error
     if not isinstance(claim, Claim):
-        raise ValueError(f"claim {target!r} must have text, source, requires and judge.")
+        found = [name for name in ("text", "source", "requires", "judge") if hasattr(claim, name)]
+        raise ValueError(
+            f"claim {target!r} must have text, source, requires and judge, got {found}. "
+            "See toolkit.claims.Claim."
+        )
     return claim
 
 

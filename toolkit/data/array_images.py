@@ -50,6 +50,10 @@ class ArrayImages(ImageData):
         normalize: Of all images; by default by the training images.
         spurious: A feature to put into all images.
 
+    Raises:
+        ValueError: If both ``groups`` and ``attributes`` are given; :meth:`check` raises it, in one
+            line, where a file or array is missing or does not fit.
+
     Example:
         >>> images, labels = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 2
         >>> data = ArrayImages({"images": images, "labels": labels}, images="images",
@@ -96,7 +100,10 @@ class ArrayImages(ImageData):
             spurious=spurious,
         )
         if groups is not None and attributes is not None:
-            raise ValueError("groups and attributes must not both be given. Leave one out.")
+            raise ValueError(
+                f"groups and attributes must not both be given, got {groups!r} and {attributes!r}. "
+                "Leave one out."
+            )
         self.file = file
         self.root = root
         self.cache = cache

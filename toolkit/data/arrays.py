@@ -49,7 +49,7 @@ class ImageArrays:
         if self.class_names and len(self.class_names) != self.num_classes:
             raise ValueError(
                 f"class names must be {self.num_classes}, one per class, "
-                f"got {len(self.class_names)}."
+                f"got {len(self.class_names)}. Name every class, or none."
             )
         if self.groups is not None:
             _check_ids(self.groups, len(self), len(self.group_names), f"{self.name} group ids")

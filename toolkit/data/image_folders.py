@@ -53,7 +53,7 @@ def list_class_folders(folder: Path, class_names: Sequence[str] | None = None) -
     if not paths:
         raise ValueError(
             f"image folder must hold images in one folder per class, got none in "
-            f"{folder.absolute()}."
+            f"{folder.absolute()}. Check the names and endings of the files."
         )
     return LabelledFiles(paths, targets, names)
 
@@ -84,7 +84,8 @@ def list_tiny_imagenet(folder: Path) -> tuple[LabelledFiles, LabelledFiles]:
         file, code = line.split("\t")[:2]
         if code not in ids:
             raise ValueError(
-                f"{annotations} must name classes of the training data, got {code!r} of {file}."
+                f"{annotations} must name classes of the training data, got {code!r} of {file}. "
+                "Unpack tiny-imagenet-200.zip again."
             )
         paths.append(folder / "val" / "images" / file)
         targets.append(ids[code])
@@ -138,7 +139,9 @@ def _pixels(path: Path, image_size: int | None) -> Array:
         with Image.open(path) as image:
             rgb = image.convert("RGB")
     except OSError as error:
-        raise ValueError(f"image file must be readable, got {path}: {error}.") from error
+        raise ValueError(
+            f"image file must be readable, got {path}: {error}. Repair or remove it."
+        ) from error
     if image_size is not None and rgb.size != (image_size, image_size):
         rgb = rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)
     return np.asarray(rgb)

@@ -28,7 +28,7 @@ class Normalize:
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise ValueError(
                 f"mean and std must have one number per channel, std positive, got mean "
-                f"{list(mean)} and std {list(std)}."
+                f"{list(mean)} and std {list(std)}. Give both for every channel."
             )
         self.mean = tuple(mean)
         self.std = tuple(std)
@@ -198,7 +198,7 @@ def _check_indices(indices: Tensor, num_examples: int) -> None:
     if indices.ndim != 1 or indices.dtype != torch.int64 or not len(indices):
         raise ValueError(
             f"indices must be a non-empty int64 list, got {indices.dtype} of shape "
-            f"{tuple(indices.shape)}."
+            f"{tuple(indices.shape)}. Name at least one example, and convert with .long()."
         )
     low, high = int(indices.min()), int(indices.max())
     if low < 0 or high >= num_examples:

@@ -114,7 +114,7 @@ class ImageData(L.LightningDataModule):
         if len(self.normalize.mean) not in (1, self.input_shape[0]):
             raise ValueError(
                 f"normalize must have 1 or {self.input_shape[0]} numbers, one per channel, got "
-                f"{len(self.normalize.mean)}."
+                f"{len(self.normalize.mean)}. Leave it out to take those of the training images."
             )
         self.train_dataloader(), self.val_dataloader()  # loaders check the sizes of batches
         self._checked = True
@@ -185,12 +185,14 @@ def _count(key: str, size: int | float | None, given: ImageArrays | None, availa
             )
         return 0
     if size is None:
-        raise ValueError(f"{key} must be given, since the data has no such split. Use 0.1, say.")
+        raise ValueError(
+            f"{key} must be given, since the data has no such split, got null. Use 0.1, say."
+        )
     count = round(size * available) if 0 < size < 1 else int(size)
     if count < 1 or count != size >= 1:
         raise ValueError(
             f"{key} must be a fraction below 1 or a count, and at least one example, got {size} of "
-            f"{available}."
+            f"{available}. Use 0.1, say."
         )
     return count
 
@@ -201,11 +203,12 @@ def _check_alike(splits: list[ImageArrays]) -> None:
         if split.shape != train.shape or split.images.dtype != train.images.dtype:
             raise ValueError(
                 f"{split.name} images must have the shape and type of the training images, "
-                f"{train.shape} {train.images.dtype}, got {split.shape} {split.images.dtype}."
+                f"{train.shape} {train.images.dtype}, got {split.shape} {split.images.dtype}. "
+                "Convert both alike."
             )
         if split.num_classes != train.num_classes or split.group_names != train.group_names:
             raise ValueError(
                 f"{split.name} data must have the classes and groups of the training data, "
                 f"{train.num_classes} and {list(train.group_names)}, got {split.num_classes} and "
-                f"{list(split.group_names)}."
+                f"{list(split.group_names)}. Declare them in every split, also without examples."
             )

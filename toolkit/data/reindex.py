@@ -107,12 +107,14 @@ def lengthened(loader: Any, length: int) -> Any:
     if distributed.world_size() > 1:  # a sampler that divides the data has no such length
         raise TypeError(
             "a loader to train longer on must have a method with_length(length) on several "
-            f"processes, got {type(loader).__name__} on {distributed.world_size()}."
+            f"processes, got {type(loader).__name__} on {distributed.world_size()}. Add the "
+            "method, or use one process."
         )
     if not isinstance(loader.sampler, RandomSampler):
         raise TypeError(
             "a loader to train longer on must have a method with_length(length) or be a torch "
-            f"DataLoader with shuffle=True, got the sampler {type(loader.sampler).__name__}."
+            f"DataLoader with shuffle=True, got the sampler {type(loader.sampler).__name__}. "
+            "Shuffle, or add the method."
         )
     settings = {name: getattr(loader, name) for name in (*_KEPT, *_WORKERS, "generator")}
     return DataLoader(

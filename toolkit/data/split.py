@@ -37,7 +37,8 @@ def stratified_split(
     """
     if sum(sizes) > len(targets):
         raise ValueError(
-            f"the sizes of the parts must add up to at most {len(targets)}, got {list(sizes)}."
+            f"the sizes of the parts must add up to at most {len(targets)}, got {list(sizes)}. "
+            "Use smaller sizes."
         )
     generator = epoch_generator(seed, 0, SPLIT)
     shuffled = torch.randperm(len(targets), generator=generator)

@@ -79,7 +79,8 @@ def add_corner_patch(
         raise ValueError(f"patch_size must lie in 1..{min(images.shape[2:])}, got {size}.")
     if len(attributes) and int(attributes.max()) > 1:
         raise ValueError(
-            f"num_attributes must be 2 for a patch, got attribute {int(attributes.max())}."
+            f"num_attributes must be 2 for a patch, got attribute {int(attributes.max())}. "
+            "Use kind: color for more."
         )
     patched = images.clone()
     white = 255 if images.dtype == torch.uint8 else 1
@@ -117,7 +118,7 @@ class Spurious:
         if not 2 <= self.num_attributes <= most:
             raise ValueError(
                 f"num_attributes must lie in 2..{most} for kind {self.kind}, got "
-                f"{self.num_attributes}."
+                f"{self.num_attributes}. A patch is there or not; colours are ten."
             )
         for key in ("agreement", "test_agreement"):
             value = getattr(self, key)

@@ -156,7 +156,7 @@ def upsampled_indices(
     if len(selected) and not 0 <= int(selected.min()) <= int(selected.max()) < num_examples:
         raise ValueError(
             f"selected must lie in 0..{num_examples - 1}, got {int(selected.min())}.."
-            f"{int(selected.max())}."
+            f"{int(selected.max())}. They are positions in the training data."
         )
     return torch.cat([torch.arange(num_examples), selected.repeat(factor - 1)])
 

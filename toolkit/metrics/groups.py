@@ -113,7 +113,7 @@ def group_summary(
         if train_counts.shape != acc.shape or bool((train_counts < 0).any()):
             raise ValueError(
                 f"train_counts must be {len(acc)} numbers >= 0, one per group, "
-                f"got {train_counts.tolist()}."
+                f"got {train_counts.tolist()}. Count every group, also one without examples."
             )
         weights = torch.where(present, train_counts.to(acc.dtype), 0.0)
         total = (weights * torch.where(present, acc, 0.0)).sum()

@@ -39,9 +39,14 @@ class SmallCNN(nn.Module):
     ) -> None:
         super().__init__()
         if not widths or min(widths) < 1:
-            raise ValueError(f"widths must be positive and at least one, got {list(widths)}.")
+            raise ValueError(
+                f"widths must be positive and at least one, got {list(widths)}. Give the channels "
+                "after each convolution."
+            )
         if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}.")
+            raise ValueError(
+                f"kernel_size must be odd and positive, got {kernel_size}. 3 is usual."
+            )
         layers: list[nn.Module] = []
         for before, after in zip((in_channels, *widths), widths, strict=False):
             layers += [

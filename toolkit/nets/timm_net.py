@@ -56,7 +56,8 @@ def timm_net(
     _check_name(name)
     if num_classes < 1 or in_channels < 1:
         raise ValueError(
-            f"num_classes and in_channels must be at least 1, got {num_classes} and {in_channels}."
+            f"num_classes and in_channels must be at least 1, got {num_classes} and {in_channels}. "
+            "Take both from the data."
         )
     options: dict[str, Any] = {"drop_rate": drop_rate, "drop_path_rate": drop_path_rate}
     options = {key: value for key, value in options.items() if value}
@@ -68,7 +69,8 @@ def timm_net(
     except (TypeError, AssertionError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"the arguments of timm_net must fit {name}, got {options or 'pretrained'}: {reason}."
+            f"the arguments of timm_net must fit {name}, got {options or 'pretrained'}: {reason}. "
+            "Leave out what the net does not have."
         ) from error
     if input_size is not None and input_size <= _SMALL:
         _fit_small_images(net, name, in_channels, num_classes, drop_rate)
@@ -98,7 +100,8 @@ def _sizes(name: str, input_size: int | None, patch_size: int | None) -> dict[st
     is_vit = is_model_in_modules(architecture, {"vision_transformer", "deit"})
     if patch_size is not None and not is_vit:
         raise ValueError(
-            f"patch_size must be given for vision transformers only, got {patch_size} for {name}."
+            f"patch_size must be given for vision transformers only, got {patch_size} for {name}. "
+            "Leave it out."
         )
     if input_size is not None and input_size < 1:
         raise ValueError(f"input_size must be at least 1, got {input_size}.")
