@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from toolkit import distributed
+from toolkit.history import reading
 
 __all__ = [
     "Rng",
@@ -138,5 +139,6 @@ def load_file(path: Path) -> dict[str, Any] | None:
     if distributed.is_main():
         path.with_name(f".{path.name}.tmp").unlink(missing_ok=True)  # of a killed write
         if path.exists():
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            with reading(path, f"Delete {path.parent} to train that run again."):
+                content = torch.load(path, map_location="cpu", weights_only=True)
     return distributed.broadcast_object(content)

@@ -10,7 +10,39 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-__all__ = ["History", "read_history", "read_json", "replacing", "write_csv", "write_json"]
+__all__ = [
+    "DamagedFileError",
+    "History",
+    "read_history",
+    "read_json",
+    "reading",
+    "replacing",
+    "write_csv",
+    "write_json",
+]
+
+
+class DamagedFileError(ValueError):
+    """A file of a run cannot be read; says which, and what to delete."""
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str], remedy: str) -> Iterator[None]:
+    """Say of whatever the block raises that ``path`` is damaged, and ``remedy``.
+
+    Raises:
+        DamagedFileError: For any exception but that there is no such file, or no memory.
+    """
+    try:
+        yield
+    except (FileNotFoundError, MemoryError, DamagedFileError):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:120]
+        raise DamagedFileError(
+            f"{os.fspath(path)} must be as it was written, got a damaged file "
+            f"({type(error).__name__}: {text}). {remedy}"
+        ) from error
 
 
 class History:
@@ -76,7 +108,8 @@ class History:
         if not 0 <= num_rows <= self.num_rows:
             raise ValueError(
                 f"num_rows must lie in 0..{self.num_rows}, the length of {self.path}, "
-                f"got {num_rows}. The record and the checkpoint are not of the same run."
+                f"got {num_rows}. The record and the checkpoint are not of the same run; delete "
+                f"{self.path.parent} to train that run again."
             )
         if num_rows == self.num_rows:
             return
@@ -92,16 +125,22 @@ class History:
             os.truncate(self.path, whole)
         lines = data[:whole].splitlines()
         self.num_rows = len(lines)
-        self.last = json.loads(lines[-1]) if lines else None
+        with reading(self.path, _again(self.path)):
+            self.last = _mapping(lines[-1]) if lines else None
 
 
 def read_history(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of a record, an incomplete last line left out; ``[]`` if there is no file."""
+    """The rows of a record, an incomplete last line left out; ``[]`` if there is no file.
+
+    Raises:
+        DamagedFileError: If a line is no row.
+    """
     path = Path(path)
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")  # bytes: the last line may end within a character
-    return [json.loads(line) for line in lines[:-1]]
+    with reading(path, _again(path)):
+        lines = path.read_bytes().split(b"\n")  # bytes: the last line may end within a character
+        return [_mapping(line) for line in lines[:-1]]
 
 
 def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str]) -> None:
@@ -116,12 +155,15 @@ def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str]) -> None:
         writer.writerows(rows)
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """The content of a JSON file; ``None`` if there is no file."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The mapping in a JSON file; ``None`` if there is no file.
+
+    Raises:
+        DamagedFileError: If it holds something else.
+    """
+    with contextlib.suppress(FileNotFoundError), reading(path, "Delete that file."):
+        return _mapping(Path(path).read_bytes())
+    return None
 
 
 def write_json(value: Any, path: str | os.PathLike[str]) -> None:
@@ -143,6 +185,17 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _mapping(text: bytes) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError(f"no mapping but {text[:40]!r}")
+    return value
+
+
+def _again(record: Path) -> str:
+    return f"Delete {record.parent} to train that run again."
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.claims.estimate import Results
 from toolkit.claims.judgement import Claim, ClaimResult, Floor, evaluate
-from toolkit.history import read_json
+from toolkit.history import read_json, reading
 
 __all__ = ["build_study", "claim_from_node", "read_results", "summarize"]
 
@@ -87,8 +87,17 @@ def read_results(
     for path in sorted(folder.glob("*/seed*/result.json")):
         number = path.parent.name.removeprefix("seed")
         if number.isdecimal():
-            results.setdefault(path.parts[-3], {})[int(number)] = read_json(path)
+            results.setdefault(path.parts[-3], {})[int(number)] = _read_result(path)
     return {name: dict(sorted(runs.items())) for name, runs in results.items()}
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    with reading(path, "Delete that file."):
+        result = read_json(path) or {}
+        for value in result.get("metrics", {}).values():
+            if not isinstance(value, int | float | None):
+                raise TypeError(f"no number but {value!r}")
+        return result
 
 
 def claim_from_node(node: Mapping[str, Any]) -> Claim:

@@ -23,16 +23,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     from rich.console import Console
 
-    from toolkit.history import read_json
+    from toolkit.history import DamagedFileError, read_json
     from toolkit.report import terminal_table, write_report
 
     console = Console()
     for folder in folders:
         try:
             page = write_report(folder)
-        except (OSError, ValueError, KeyError) as error:
+        except DamagedFileError as error:
+            return _end(str(error))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return _end(f"{folder} must hold a readable record, got {error!r}. Run it again.")
-        console.print(terminal_table(read_json(folder / "study.json")))
+        console.print(terminal_table(read_json(folder / "study.json") or {}))
         console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
     return DONE
 

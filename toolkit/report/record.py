@@ -11,7 +11,7 @@ import yaml
 from numpy.typing import NDArray
 
 from toolkit.claims import summarize
-from toolkit.history import read_history, read_json
+from toolkit.history import read_history, read_json, reading
 
 __all__ = ["RunRecord", "StudyRecord", "main_metric", "result_metrics"]
 
@@ -35,9 +35,9 @@ class RunRecord:
         """The resolved recipe; empty if there is none."""
         path = self.folder / "recipe.yaml"
         # The base loader keeps scalars as they are written, which is what should be shown.
-        content = (
-            yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) if path.exists() else {}
-        )
+        with reading(path, "Restore it, or delete its folder to train that run again."):
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            content = yaml.load(text, yaml.BaseLoader)
         return content if isinstance(content, dict) else {}
 
     @cached_property
@@ -48,8 +48,7 @@ class RunRecord:
     @cached_property
     def selection(self) -> dict[str, Any] | None:
         """What USEFUL selected; ``None`` where it was off."""
-        selection: dict[str, Any] | None = read_json(self.folder / "useful.json")
-        return selection
+        return read_json(self.folder / "useful.json")
 
     @cached_property
     def pictures(self) -> dict[str, NDArray[Any]] | None:
@@ -57,7 +56,10 @@ class RunRecord:
         path = self.folder / "pictures.npz"
         if not path.exists():
             return None
-        with np.load(path, allow_pickle=False) as file:
+        with (
+            reading(path, "Delete that file."),
+            np.load(path, allow_pickle=False) as file,
+        ):
             return {name: file[name] for name in file.files}
 
     def series(self, key: str, axis: str) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import nn
 
-from toolkit.history import replacing
+from toolkit.history import reading, replacing
 
 __all__ = [
     "AtomicCheckpointIO",
@@ -33,6 +33,23 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Replace the checkpoint at ``path``; the previous one stays if anything fails."""
         save_atomically(checkpoint, Path(path))
+
+    def load_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        map_location: Any | None = None,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Read a checkpoint.
+
+        Raises:
+            toolkit.history.DamagedFileError: If it is none; says what to delete.
+        """
+        folder = Path(path).parent.parent
+        with reading(path, f"Delete {folder} to train that run again."):
+            loaded: dict[str, Any] = super().load_checkpoint(Path(path), map_location, weights_only)
+            _ = loaded["state_dict"], loaded["loops"]
+            return loaded
 
 
 def save_atomically(value: Any, path: Path) -> None:

@@ -66,13 +66,12 @@ class Run:
 
     def result(self) -> dict[str, Any] | None:
         """The content of ``result.json``, or ``None`` if the run never ended."""
-        result: dict[str, Any] | None = history.read_json(self.folder / "result.json")
-        return result
+        return history.read_json(self.folder / "result.json")
 
     def is_finished(self) -> bool:
         """Whether the run ended well."""
         result = self.result()
-        return result is not None and result["status"] == "finished"
+        return result is not None and result.get("status") == "finished"
 
 
 @cache

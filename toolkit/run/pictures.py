@@ -1,7 +1,6 @@
 """Keeps small pictures of upsampled and other examples beside a run, for its report."""
 
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -22,7 +21,7 @@ def save_pictures(folder: Path, datamodule: L.LightningDataModule) -> None:
     ``images`` uint8 ``(n, height, width, channels)``, ``selected`` bool ``(n,)``, ``targets`` and
     ``indices`` ``(n,)``.
     """
-    selection: dict[str, Any] | None = history.read_json(folder / "useful.json")
+    selection = history.read_json(folder / "useful.json")
     if selection is None or not isinstance(datamodule, ImageData):
         return
     train = datamodule.train
