@@ -1,10 +1,12 @@
 """Runs inside processes that torchrun or SLURM started, one after the other."""
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from toolkit.run.folder import Run
+from toolkit.run.lock import FolderInUseError, FolderLock
 from toolkit.run.processes import Event
 
 __all__ = ["LaunchedRunError", "is_launched", "run_here"]
@@ -50,7 +52,8 @@ def run_here(runs: Sequence[Run], listen: Callable[[Event], None]) -> list[Event
 
         listen(Event(run, "started"))
         try:
-            outcome = Event(run, "finished", train(run, tell))
+            with _held(run) as outcome:
+                outcome = outcome or Event(run, "finished", train(run, tell))
         except Exception as error:
             # The other ranks may wait for this one in a collective: only the launcher can end
             # them, which it does when this process fails.
@@ -58,6 +61,23 @@ def run_here(runs: Sequence[Run], listen: Callable[[Event], None]) -> list[Event
         listen(outcome)
         outcomes.append(outcome)
     return outcomes
+
+
+@contextlib.contextmanager
+def _held(run: Run) -> Iterator[Event | None]:
+    """Hold the run's folder; how the run has ended for us on every rank, if it is not ours."""
+    from toolkit import distributed
+
+    with contextlib.ExitStack() as stack:
+        found = None
+        if distributed.is_main():
+            try:
+                stack.enter_context(FolderLock(run.folder))
+                if run.is_finished():  # by another process, since the runs were listed
+                    found = Event(run, "finished", run.result())
+            except FolderInUseError as error:
+                found = Event(run, "locked", str(error))
+        yield distributed.broadcast_object(found)
 
 
 def _over_launched(run: Run) -> Run:

@@ -24,7 +24,8 @@ class FolderLock:
 
     The file names host, process and start of the process, and its time of change is renewed every
     10 s. A lock of this host is dead if that process is gone; a lock of another host, as on a
-    shared file system, is dead if it was not renewed for 60 s by the file server's own clock.
+    shared file system, is dead if it was not renewed for 60 s by the file server's own clock; so
+    is one without its content, as a machine that lost power leaves it.
 
     Args:
         folder: The folder to hold; made if absent.
@@ -42,7 +43,7 @@ class FolderLock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while not self._create():
             owner = _owner(self.path)
-            if owner is None:  # released, or being written, between two looks
+            if owner is None:  # released between two looks
                 time.sleep(0.01)
                 continue
             if _alive(owner, self.path):
@@ -104,10 +105,12 @@ class FolderLock:
 
 def _owner(path: Path) -> dict[str, object] | None:
     try:
-        owner: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+        owner: dict[str, object] = json.loads(path.read_bytes())
+        return {key: owner[key] for key in ("host", "pid", "start", "token")}
+    except FileNotFoundError:
         return None
-    return owner
+    except (ValueError, KeyError, TypeError):
+        return {"host": "an unknown host", "pid": 0, "start": "", "token": ""}
 
 
 def _alive(owner: dict[str, object], path: Path) -> bool:

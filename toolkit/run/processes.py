@@ -145,11 +145,11 @@ class _Job:
             self._receive(rank, listen)
         bad = [rank for rank in self.ranks if self._has_failed(rank)]
         if bad:
-            # The other ranks wait for the one that failed, and would do so for ever.
+            # The other ranks wait for the one that did not train, and would do so for ever.
             self.end()
             told = [rank.final for rank in bad if rank.final is not None]
             kind, content = told[0] if told else ("failed", self._death(bad[0]))
-            return Event(self.run, kind, content)
+            return Event(self.run, "finished" if kind == "found" else kind, content)
         if any(rank.final is None or rank.process.is_alive() for rank in self.ranks):
             return None
         final = self.ranks[0].final
@@ -174,7 +174,7 @@ class _Job:
             except (EOFError, OSError):
                 rank.open = False
                 return
-            if kind in ("finished", "failed", "locked"):
+            if kind in ("finished", "found", "failed", "locked"):
                 rank.final = (kind, content)
             else:
                 listen(Event(self.run, kind, content))
@@ -242,12 +242,17 @@ def _work(run: Run, rank: int, environment: Mapping[str, str], link: Connection)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_end_with_parent, args=(link,), daemon=True).start()
     os.environ.update(environment)
-    run.folder.mkdir(parents=True, exist_ok=True)
     suffix = f".rank{rank}" if rank else ""
-    with (run.folder / f"output{suffix}.log").open("a", encoding="utf-8") as log:
-        _redirect(log)
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with (run.folder / f"output{suffix}.log").open("a", encoding="utf-8") as log:
+            _redirect(log)
+    except OSError as error:
+        link.send(("failed", f"{run.folder} must be a folder to write in, got {error}."))
+    else:
         _train(run, rank, link)
-    sys.stdout.flush()
+        with contextlib.suppress(OSError):  # of a full disk
+            sys.stdout.flush()
     link.close()
 
 
@@ -266,12 +271,16 @@ def _train(run: Run, rank: int, link: Connection) -> None:
         warnings.showwarning = show
     try:
         with FolderLock(run.folder) if rank == 0 else contextlib.nullcontext():
-            send("finished", train(run, lambda event: send("progress", event)))
+            if rank == 0 and run.is_finished():  # by another process, since the runs were listed
+                send("found", run.result())
+            else:
+                send("finished", train(run, lambda event: send("progress", event)))
     except FolderInUseError as error:
         send("locked", str(error))
     except BaseException as error:  # noqa: BLE001 - whatever it was, the parent has to know
-        traceback.print_exc()
         send("failed", explain(error, run))
+        with contextlib.suppress(OSError):  # of a full disk
+            traceback.print_exc()
 
 
 def _end_with_parent(link: Connection) -> None:
