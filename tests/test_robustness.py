@@ -1,16 +1,24 @@
 """What a person may get wrong or run into: each ends in one clear line, and costs no result."""
 
+import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import write_recipe
+from toolkit.claims.summary import read_results
 from toolkit.config import RecipeError, check, load_recipe
 from toolkit.fit import main
+from toolkit.history import DamagedFileError, History, read_history, read_json, write_json
 from toolkit.preview import preview
-from toolkit.run import Run
+from toolkit.run import Event, FolderInUseError, FolderLock, Run, run_all
+from toolkit.run.checkpoints import AtomicCheckpointIO, save_atomically
 from toolkit.run.rehearsal import rehearse
+from toolkit.run.training import train
+from toolkit.study import Study
 
 EARLY = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/eror}"
 LINEAR = "{_target_: torch.nn.Linear, in_features: 1, out_features: 2}"
@@ -121,3 +129,94 @@ def test_brackets_without_end_are_a_fault_of_the_file(tmp_path: Path) -> None:
     assert [fault.message for fault in caught.value.faults] == [
         "must not be nested that deeply. Check the brackets."
     ]
+
+
+@pytest.mark.parametrize("content", [b"", b"{no", b"[1]", b"\xff\xfe\x00", b"3"])
+def test_a_damaged_file_is_named_with_what_to_delete(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "seed0" / "result.json"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"result\.json must be .*Delete that file\.$"):
+        read_json(path)
+    record = path.with_name("history.jsonl")
+    record.write_bytes(content + b"\n")
+    for read in (read_history, History):
+        with pytest.raises(DamagedFileError, match=f"Delete {path.parent} to train that run"):
+            read(record)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"hello world" * 100, None])
+def test_a_damaged_checkpoint_is_named_with_what_to_delete(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "seed0" / "checkpoints" / "last.ckpt"
+    save_atomically({"something": "else"}, path)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=f"last.ckpt must.*Delete {tmp_path / 'seed0'} to"):
+        AtomicCheckpointIO().load_checkpoint(path, weights_only=True)
+
+
+def test_a_result_with_words_for_numbers_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "sgd" / "seed0" / "result.json"
+    write_json({"status": "finished", "metrics": {"test/error": "low"}}, path)
+    with pytest.raises(DamagedFileError, match=r"result.json must be .*no number but 'low'"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "a: [1", "3"])
+def test_a_damaged_recipe_of_a_run_is_named_with_what_to_delete(tiny: Path, content: str) -> None:
+    study = Study(load_recipe(tiny), tiny.parent, ("sgd",), (0,))
+    saved = study.runs()[0].folder / "recipe.yaml"
+    saved.parent.mkdir(parents=True)
+    saved.write_text(content)
+    with pytest.raises(DamagedFileError, match=f"recipe.yaml must.*Delete {saved.parent} to train"):
+        study.missing()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "{no"])
+def test_a_lock_without_its_content_holds_only_while_it_is_new(
+    tmp_path: Path, content: str
+) -> None:
+    lock = tmp_path / ".lock"
+    lock.write_text(content)
+    with pytest.raises(FolderInUseError, match="an unknown host"):
+        FolderLock(tmp_path).__enter__()
+    os.utime(lock, (time.time() - 120,) * 2)
+    with FolderLock(tmp_path):
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+    assert not lock.exists()
+
+
+def test_what_a_killed_write_left_is_removed_when_the_run_starts_again(tiny: Path) -> None:
+    run = _run(tiny, "trainer.max_epochs=1")
+    left = [run.checkpoints / ".last.ckpt.123.tmp", run.folder / ".result.json.123.tmp"]
+    run.checkpoints.mkdir(parents=True)
+    for path in left:
+        path.write_bytes(b"half")
+    train(run)
+    assert not [path for path in run.folder.rglob("*") if path.name.endswith(".tmp")]
+
+
+def test_a_run_that_another_process_has_finished_is_not_trained_again(tiny: Path) -> None:
+    run = _run(tiny, "trainer.max_epochs=1")
+    write_json({"status": "finished", "seconds": 1.0, "metrics": {}}, run.folder / "result.json")
+    heard: list[Event] = []
+    outcomes = run_all([run, run], 2, heard.append)
+    assert [(end.kind, end.content["seconds"]) for end in outcomes] == [("finished", 1.0)] * 2
+    assert not run.checkpoints.exists()
+
+
+def test_a_folder_that_cannot_be_written_fails_the_run_in_one_line(tiny: Path) -> None:
+    run = _run(tiny)
+    run.folder.write_text("a file")
+    outcomes = run_all([run], 1, lambda event: None)
+    assert [end.kind for end in outcomes] == ["failed"]
+    assert f"{run.folder} must be a folder to write in, got" in outcomes[0].content
+
+
+def test_out_that_is_no_folder_ends_in_one_line(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tiny), "--variants", "sgd", "--out", str(tiny)]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -117,6 +117,7 @@ def _study(
     """Train, judge, draw, and say what came out."""
     from toolkit import report
     from toolkit.run.launched import LaunchedRunError, is_launched
+    from toolkit.run.lock import FolderInUseError
 
     if is_launched() and int(os.environ["RANK"]) > 0:
         console.quiet = True
@@ -124,16 +125,20 @@ def _study(
         study, outcomes = _train(
             recipe, chosen, options.out, options.jobs, console, overwrite=options.overwrite
         )
-    except ValueError as error:  # of the data, or of the folder
-        if isinstance(error, config.RecipeError):
-            raise
+        if console.quiet:  # rank 0 tells
+            return DONE
+        content = study.collect()
+        page = report.write_report(study.folder)
+    except config.RecipeError:
+        raise
+    except (ValueError, FolderInUseError) as error:  # of the data, or of a file in the folder
         return _end(str(error), BAD_INPUT)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # no such place, no right to write, no space
+        return _end(f"{options.out} must be a folder to write in, got {error}.", BAD_INPUT)
     except LaunchedRunError as error:
         return _end(str(error), RUN_FAILED)
-    if console.quiet:  # rank 0 tells
-        return DONE
-    content = study.collect()
-    page = report.write_report(study.folder)
     console.print(report.terminal_table(content))
     console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
     if any(outcome.kind == "failed" for outcome in outcomes):

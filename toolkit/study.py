@@ -93,8 +93,13 @@ class Study:
         rehearse([run for run in self.runs() if run.seed == seed], num_ranks)
 
     def train(self, jobs: int | None, listen: Callable[[Event], None]) -> list[Event]:
-        """Train what is missing, ``jobs`` runs at a time; how each run ended."""
+        """Train what is missing, ``jobs`` runs at a time; how each run ended.
+
+        Raises:
+            OSError: If the study's folder cannot be made.
+        """
         runs = self.missing()
+        self.folder.mkdir(parents=True, exist_ok=True)  # here, where a failure is told once
         gpus = _num_gpus(runs)
         outcomes = run_all(runs, jobs or _default_jobs(runs, gpus), listen, gpus)
         for outcome in outcomes:
@@ -165,7 +170,8 @@ def _changes(run: Run) -> list[str]:
     saved = run.folder / "recipe.yaml"
     if not saved.exists():
         return []
-    old = config.read_yaml(saved)
+    with history.reading(saved, f"Delete {run.folder} to train that run again."):
+        old = dict(config.read_yaml(saved))
     if config.fingerprint(old) == config.fingerprint(run.resolved):
         return []
     return [f"{run.name}: {line}" for line in config.difference(old, run.resolved)]

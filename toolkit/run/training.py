@@ -138,6 +138,8 @@ def explain(error: BaseException, run: Run) -> str:
         return f"{text} Last good checkpoint: {last if last.exists() else 'none yet'}."
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{text}. Free space on the disk of {run.folder}; the same command continues."
+    if isinstance(error, history.DamagedFileError):
+        return text
     return config.one_line(error, 600)
 
 
@@ -148,9 +150,13 @@ def _device() -> str:
 
 
 def _write_inputs(run: Run) -> None:
-    """Save what the run is, before it starts."""
+    """Save what the run is, before it starts, and remove what killed writes have left."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / "recipe.yaml").write_text(config.to_yaml(run.resolved), encoding="utf-8")
+    for place in (run.folder, run.checkpoints):
+        for left in place.glob(".*.tmp"):
+            left.unlink(missing_ok=True)
+    with history.replacing(run.folder / "recipe.yaml") as temporary:
+        temporary.write_text(config.to_yaml(run.resolved), encoding="utf-8")
     history.write_json(environment(), run.folder / "environment.json")
 
 
@@ -219,7 +225,8 @@ def _test(
                 "checkpoint.monitor must be finite after some epoch where checkpoint.test is best, "
                 f"got no such value of {rule['monitor']}. Validate more often, or test the last."
             )
-        state = torch.load(best, weights_only=True, map_location=model.device)["state_dict"]
+        with history.reading(best, f"Delete {run.folder} to train that run again."):
+            state = torch.load(best, weights_only=True, map_location=model.device)["state_dict"]
         model.load_state_dict(state)
     trainer.test(model, datamodule=datamodule, verbose=False)
     return {
