@@ -1,8 +1,9 @@
 """Which training examples to upsample: two clusters per class, the selection, the index list."""
 
+import contextlib
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,17 +87,18 @@ def separate_examples(
     sizes = torch.zeros(num_classes, 2, dtype=torch.int64)
     mean_losses = torch.full((num_classes, 2), torch.nan, dtype=torch.float64)
     skipped = []
-    for k in range(num_classes):
-        members = torch.nonzero(targets == k).flatten()
-        labels = _two_means(logits[members].float().numpy(), seed)
-        if labels is None:
-            skipped += [k] * bool(len(members))
-            continue
-        slow = _is_slow(labels, losses[members].double())
-        cluster[members] = slow.long()
-        for side, chosen in ((_FAST, ~slow), (_SLOW, slow)):
-            sizes[k, side] = chosen.sum()
-            mean_losses[k, side] = losses[members][chosen].double().mean()
+    with _one_thread():
+        for k in range(num_classes):
+            members = torch.nonzero(targets == k).flatten()
+            labels = _two_means(logits[members].float().numpy(), seed)
+            if labels is None:
+                skipped += [k] * bool(len(members))
+                continue
+            slow = _is_slow(labels, losses[members].double())
+            cluster[members] = slow.long()
+            for side, chosen in ((_FAST, ~slow), (_SLOW, slow)):
+                sizes[k, side] = chosen.sum()
+                mean_losses[k, side] = losses[members][chosen].double().mean()
     return Clusters(cluster, sizes, mean_losses, tuple(skipped))
 
 
@@ -218,17 +220,26 @@ def indices_hash(indices: Int[Tensor, " indices"]) -> str:
     return hashlib.sha256(indices.cpu().to(torch.int64).numpy().tobytes()).hexdigest()
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep k-means to one thread: the last bit of its sums would depend on their number."""
+    # Imported here: 0.6 s that only a run with a separation stage has to pay.
+    import sklearn.cluster  # noqa: F401 - loads the thread pools that are limited here
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped] # has none
+
+    # Entered once for all classes: looking for the thread pools takes as long as five restarts.
+    with threadpool_limits(limits=1):
+        yield
+
+
 def _two_means(rows: np.ndarray, seed: int) -> Tensor | None:
     """0 or 1 per row, or ``None`` where two clusters do not exist."""
     if len(rows) < 2 or (rows == rows[0]).all():
         return None
-    # Imported here: 0.6 s that only a run with a separation stage has to pay.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped] # has none
 
-    # One thread: the order of the partial sums, hence the last bit, would depend on their number.
-    with threadpool_limits(limits=1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         # Rows so close that two clusters cannot be told apart; the caller then gets None.
         warnings.simplefilter("ignore", ConvergenceWarning)
         means = KMeans(n_clusters=2, init="k-means++", n_init=10, random_state=seed)
