@@ -1,0 +1,56 @@
+"""All benchmarks, each in a process of its own, as one table.
+
+    python tests/benchmarks/run.py
+
+Takes about ten minutes on two cores; use an idle machine. Single ones:
+``python tests/benchmarks/run.py data training sam useful memory``, in any choice.
+"""
+
+import argparse
+import importlib
+import multiprocessing
+import os
+import sys
+
+from measuring import Row, machine, one_thread, table
+
+BENCHMARKS = ("data", "training", "sam", "useful", "memory")
+
+
+def measure(name: str) -> list[Row]:
+    """The rows of one benchmark."""
+    benchmark = importlib.import_module(f"bench_{name}")
+    if name != "data":
+        rows: list[Row] = benchmark.measure()
+        return rows
+    base, ours = benchmark.measure(examples=50_000, repeats=3, threads=1).values()
+    return [
+        Row(
+            name="data, images per second",
+            ours=f"{ours:,.0f}",
+            baseline=f"{base:,.0f}",
+            ratio="",
+            spread="best of 3 epochs each",
+            wall=f"{ours / base:.1f}",
+            target=">= 15",
+            met=ours >= 15 * base,
+        )
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], metavar="name")
+    names = parser.parse_args().names or BENCHMARKS
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when a process starts
+    one_thread()
+    rows: list[Row] = []
+    for name in names:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            rows += pool.apply(measure, (name,))
+        sys.stderr.write(f"{name} done\n")
+    sys.stdout.write(f"{table(rows)}\n\n{machine()}\n")
+
+
+if __name__ == "__main__":
+    main()
