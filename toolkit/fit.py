@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunsFailedError", "fit", "main"]
 
+_LOG_WIDTH = 160
 DONE, REFUTED, BAD_INPUT, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -73,12 +74,10 @@ def fit(
         ValueError: A fault of the data, or a folder that holds another configuration.
         RunsFailedError: If a run failed; the others are finished and recorded.
     """
-    from rich.console import Console
-
     refuse_shadows()
     loaded = config.load_recipe(os.fspath(recipe), overrides)
     study, outcomes = _train(
-        loaded, (tuple(variants), tuple(seeds)), Path(out), jobs, Console(), overwrite=overwrite
+        loaded, (tuple(variants), tuple(seeds)), Path(out), jobs, _console(), overwrite=overwrite
     )
     content = {**study.collect(), "folder": str(study.folder)}
     _raise_failures(outcomes)
@@ -86,9 +85,7 @@ def fit(
 
 
 def _command(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    console = Console()
+    console = _console()
     if options.list:
         return _list(console)
     if options.recipe is None:
@@ -106,6 +103,14 @@ def _command(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _preview(recipe, chosen, console)
     return _study(recipe, chosen, options, console)
+
+
+def _console() -> "Console":
+    """The terminal, or a wide page where there is none: a log is cut by whoever reads it."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=_LOG_WIDTH)
 
 
 def _study(
@@ -197,8 +202,8 @@ def _list(console: "Console") -> int:
         except config.RecipeError as error:  # of a user's own; the others are still of use
             table.add_row(name, str(error.faults[0]))
             continue
-        cells = (recipe.title, recipe.paper, recipe.minutes, recipe.device)
-        table.add_row(name, *("" if cell is None else str(cell) for cell in cells))
+        minutes = "" if recipe.minutes is None else f"{recipe.minutes:g}"
+        table.add_row(name, recipe.title, recipe.paper, minutes, recipe.device)
     console.print(table)
     return DONE
 
