@@ -12,6 +12,7 @@ from toolkit.claims import (
     read_results,
     summarize,
 )
+from toolkit.config import list_recipes, load_recipe
 from toolkit.history import read_json, write_json
 
 NODE = {
@@ -162,3 +163,16 @@ def test_node_that_fits_no_claim_is_refused(change):
 def test_node_of_another_class_is_refused():
     with pytest.raises(ValueError, match=r"must have text, source, requires and judge"):
         claim_from_node({"_target_": "collections.OrderedDict"})
+
+
+@pytest.mark.parametrize("recipe", list_recipes())
+def test_claims_of_shipped_recipes_are_built_as_the_summary_builds_them(recipe: str) -> None:
+    """A floor written as a node, as recipes must write it, once made every claim *not tested*."""
+    nodes = load_recipe(recipe).claims
+    claims = {name: claim_from_node(node) for name, node in nodes.items()}
+    assert claims
+    for name, node in nodes.items():
+        floor = node.get("requires")
+        assert (floor is None) == (claims[name].requires is None)
+        if floor is not None:
+            assert claims[name].requires.at_least == floor["at_least"]

@@ -117,7 +117,8 @@ def claim_from_node(node: Mapping[str, Any]) -> Claim:
     module, _, name = str(target).rpartition(".")
     try:
         if isinstance(arguments.get("requires"), Mapping):
-            arguments["requires"] = Floor(**_as_floats(arguments["requires"]))
+            floor = {k: v for k, v in arguments["requires"].items() if k != "_target_"}
+            arguments["requires"] = Floor(**_as_floats(floor))
         claim = getattr(importlib.import_module(module), name)(**_as_floats(arguments))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(
