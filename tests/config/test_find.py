@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -55,8 +54,7 @@ def test_packages_bring_recipes_through_entry_points(
 
 
 _PROGRAM = """
-import sys, time
-start = time.perf_counter()
+import sys
 from toolkit import config
 for name in config.list_recipes():
     recipe = config.load_recipe(name, ["title=x"])
@@ -66,21 +64,12 @@ try:
 except config.RecipeError as error:
     print(len(error.faults))
 print(sorted({"torch", "lightning", "jsonargparse", "numpy"} & set(sys.modules)))
-print(time.perf_counter() - start)
 """
 
 
-def test_loading_and_resolving_need_no_torch_and_little_time() -> None:
-    """A slip that needs no import ends in under 1 s; thrice, because machines are shared."""
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True
-        )
-        seconds.append(time.perf_counter() - started)
-        faults, modules, _ = done.stdout.splitlines()
-        assert (faults, modules) == ("2", "[]")
-        if seconds[-1] < 1:
-            break
-    assert min(seconds) < 1, seconds
+def test_loading_and_resolving_need_no_torch() -> None:
+    """So a slip that needs no import is answered at once: importing Lightning takes 5 s."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["2", "[]"]

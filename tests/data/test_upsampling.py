@@ -256,7 +256,7 @@ def test_a_missing_or_edited_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be a useful.json of format 1, got nothing"):
         UpsampledSet.read(path)
     path.write_text("[]")
-    with pytest.raises(ValueError, match=r"must be a useful.json of format 1, got something else"):
+    with pytest.raises(ValueError, match=r"must be as it was written, got a damaged file"):
         UpsampledSet.read(path)
     example_set().save(path)
     path.write_text(re.sub(r'("selected": \[\s*)1,', r"\g<1>0,", path.read_text()))

@@ -152,7 +152,10 @@ class TestCommandLine:
         folder = small_study(variants=["sgd"], seeds=[0], claims={})
         (folder / "study.json").write_text("{")
         assert main([str(folder)]) == 2
-        assert "must hold a readable record, got JSONDecodeError" in capsys.readouterr().err
+        assert (
+            "must be as it was written, got a damaged file (JSONDecodeError"
+            in capsys.readouterr().err
+        )
 
     def test_nothing_imports_torch(self):
         code = "import sys, toolkit.report, toolkit.claims; sys.exit('torch' in sys.modules)"
