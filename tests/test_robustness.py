@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +222,33 @@ def test_out_that_is_no_folder_ends_in_one_line(
 ) -> None:
     assert main([str(tiny), "--variants", "sgd", "--out", str(tiny)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_process_that_cannot_be_started_fails_its_run_alone(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(BaseProcess, "start", refuse)
+    run = _run(tiny, "trainer.devices=2")
+    outcomes = run_all([run, run], 1, lambda event: None)
+    assert [end.kind for end in outcomes] == ["failed", "failed"]
+    assert "could not be started: BlockingIOError" in outcomes[0].content
+
+
+def test_sigterm_interrupts_as_ctrl_c_does(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SLURM sends it when the time is over."""
+
+    def end(*arguments: Any) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("toolkit.fit._command", end)
+    assert main([str(tiny)]) == 130
+    assert capsys.readouterr().err == "interrupted; the same command continues\n"
+    assert signal.getsignal(signal.SIGTERM) is before

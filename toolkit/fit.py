@@ -2,15 +2,17 @@
 
 import argparse
 import contextlib
-import difflib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 # Nothing here imports torch: --help, --list and a misspelt recipe answer at once.
 from toolkit import config
+from toolkit.arguments import make_parser
 from toolkit.shadows import ShadowedError, refuse_shadows
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_intermixed_args(arguments)
     try:
         refuse_shadows()
-        return _command(options)
+        with _interruptible():
+            return _command(options)
     except KeyboardInterrupt:
         return _end("interrupted; the same command continues", INTERRUPTED)
     except (config.RecipeError, ShadowedError) as error:
@@ -253,44 +256,31 @@ def _preview(
     return DONE
 
 
-def _end(text: str, code: int) -> int:
-    sys.stderr.write(text + "\n")
-    return code
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM, which SLURM sends at the end of the time, do what Ctrl-C does.
 
+    Not among launched ranks: these wait for one another, and only the launcher can end them all.
+    """
+    from toolkit.run.launched import is_launched
 
-class _Parser(argparse.ArgumentParser):
-    """Answers a misspelt option with the nearest one."""
-
-    def error(self, message: str) -> NoReturn:
-        words = [word for word in message.split() if word.startswith("--")]
-        known = [option for action in self._actions for option in action.option_strings]
-        near = [match for word in words for match in difflib.get_close_matches(word, known, 1)]
-        hint = f" Did you mean {near[0]}?" if near else " See --help."
-        self.exit(BAD_INPUT, f"{message}.{hint}\n")
+    if threading.current_thread() is not threading.main_thread() or is_launched():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m toolkit.fit", description=__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("recipe", nargs="?", help="name of a recipe, or path of a YAML file")
-    add("overrides", nargs="*", metavar="key=value", help="changes; ~key removes")
-    add("--list", action="store_true", help="show the recipes")
-    add("--describe", action="store_true", help="say what the recipe asks, and its variants")
-    add("--print", action="store_true", help="show the final configuration of a variant")
-    add("--dry-run", action="store_true", help="build everything, push one batch through")
-    add("--variants", metavar="A,B", help="which variants; by default all")
-    add("--seeds", metavar="0-4", help="which seeds, such as 0-4 or 0,3; by default the recipe's")
-    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder of all studies")
-    add("--jobs", type=_positive, metavar="N", help="runs side by side; by default what fits")
-    add("--overwrite", action="store_true", help="train again what has finished")
-    add("--strict", action="store_true", help="exit with 1 if a claim is refuted")
-    return parser
+    return make_parser(__doc__)
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return int(text)
+def _end(text: str, code: int) -> int:
+    sys.stderr.write(text + "\n")
+    return code
 
 
 if __name__ == "__main__":

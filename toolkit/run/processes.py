@@ -6,18 +6,16 @@ import os
 import signal
 import socket
 import sys
-import threading
-import traceback
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, TextIO
+from typing import Any
 
 from toolkit.run.folder import Run
+from toolkit.run.worker import work
 
 __all__ = ["Event", "prepare", "run_all"]
 
@@ -87,8 +85,14 @@ def run_all(runs: Iterable[Run], jobs: int, listen: Listener, gpus: int = 0) -> 
     try:
         while waiting or active:
             while waiting and len(active) < jobs:
-                active.append(_Job(waiting.popleft(), free_gpus))
-                listen(Event(active[-1].run, "started"))
+                run = waiting.popleft()
+                try:
+                    active.append(_Job(run, free_gpus))
+                except (OSError, EOFError) as error:  # no process or file to be had, say
+                    outcomes.append(Event(run, "failed", f"could not be started: {error!r}."))
+                    listen(outcomes[-1])
+                else:
+                    listen(Event(run, "started"))
             wait([item for job in active for item in job.waitables()], timeout=1.0)
             for job in list(active):
                 outcome = job.poll(listen)
@@ -124,11 +128,19 @@ class _Job:
         size = self.run.num_ranks
         if self.free_gpus:
             self.gpus = [self.free_gpus.pop(0) for _ in range(min(size, len(self.free_gpus)))]
+        try:
+            self._start(size)
+        except BaseException:
+            self.end()
+            self.free_gpus.extend(self.gpus)
+            raise
+
+    def _start(self, size: int) -> None:
         port = _free_port() if size > 1 else 0
         for rank in range(size):
             ours, theirs = _CONTEXT.Pipe()
             environment = _environment(rank, size, port, self.gpus)
-            process = _CONTEXT.Process(target=_work, args=(self.run, rank, environment, theirs))
+            process = _CONTEXT.Process(target=work, args=(self.run, rank, environment, theirs))
             with _without_main():
                 process.start()
             theirs.close()
@@ -235,62 +247,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _work(run: Run, rank: int, environment: Mapping[str, str], link: Connection) -> None:
-    """One rank of one run, in a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with_parent, args=(link,), daemon=True).start()
-    os.environ.update(environment)
-    suffix = f".rank{rank}" if rank else ""
-    try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        with (run.folder / f"output{suffix}.log").open("a", encoding="utf-8") as log:
-            _redirect(log)
-    except OSError as error:
-        link.send(("failed", f"{run.folder} must be a folder to write in, got {error}."))
-    else:
-        _train(run, rank, link)
-        with contextlib.suppress(OSError):  # of a full disk
-            sys.stdout.flush()
-    link.close()
-
-
-def _train(run: Run, rank: int, link: Connection) -> None:
-    from toolkit.run.lock import FolderInUseError, FolderLock
-    from toolkit.run.training import explain, train
-
-    def send(kind: str, content: Any = None) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            link.send((kind, content))
-
-    def show(message: Warning | str, *rest: Any, **more: Any) -> None:
-        send("warning", str(message))
-
-    if rank == 0:
-        warnings.showwarning = show
-    try:
-        with FolderLock(run.folder) if rank == 0 else contextlib.nullcontext():
-            if rank == 0 and run.is_finished():  # by another process, since the runs were listed
-                send("found", run.result())
-            else:
-                send("finished", train(run, lambda event: send("progress", event)))
-    except FolderInUseError as error:
-        send("locked", str(error))
-    except BaseException as error:  # noqa: BLE001 - whatever it was, the parent has to know
-        send("failed", explain(error, run))
-        with contextlib.suppress(OSError):  # of a full disk
-            traceback.print_exc()
-
-
-def _end_with_parent(link: Connection) -> None:
-    """Wait for the parent's end of the pipe to close, which it does when the parent dies."""
-    with contextlib.suppress(EOFError, OSError):
-        link.recv()
-    os._exit(1)
-
-
-def _redirect(log: TextIO) -> None:
-    """Send what libraries print, from Python or below it, to the run's own log."""
-    os.dup2(log.fileno(), 1)
-    os.dup2(log.fileno(), 2)
