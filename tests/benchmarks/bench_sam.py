@@ -127,7 +127,7 @@ def measure(repetitions: int = 8) -> list[Row]:
     rows = []
     for name, make_net, target, steps, repeats in (
         ("small CNN", small_cnn, 2.3, 10, 2 * repetitions),
-        ("ResNet-18", resnet18, 2.05, 1, max(repetitions // 2, 1)),
+        ("ResNet-18", resnet18, 2.05, 1, max(repetitions // 2 - 1, 1)),
     ):
         batches = ready_batches(steps)
         for how, kind in (("plain loop", PlainSteps), ("under Lightning", FitSteps)):

@@ -11,6 +11,7 @@ import importlib
 import multiprocessing
 import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 from measuring import Row, machine, one_thread, table
 
@@ -46,8 +47,9 @@ def main() -> None:
     one_thread()
     rows: list[Row] = []
     for name in names:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            rows += pool.apply(measure, (name,))
+        # Not a Pool, whose processes may not start the baseline's own workers.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            rows += pool.submit(measure, name).result()
         sys.stderr.write(f"{name} done\n")
     sys.stdout.write(f"{table(rows)}\n\n{machine()}\n")
 
