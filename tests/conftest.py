@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+collect_ignore = ["benchmarks"]  # scripts of their own
+
 TINY = """
 title: A tiny study
 seeds: 0-1

@@ -120,14 +120,14 @@ class EpochTimer(L.Callback):
         self.watch.stop()
 
 
-def measure(repetitions: int = 8) -> list[Row]:
+def measure(repetitions: int = 5) -> list[Row]:
     """Both nets, in a plain loop and under Lightning."""
     one_thread()
     quiet()
     rows = []
     for name, make_net, target, steps, repeats in (
         ("small CNN", small_cnn, 2.3, 10, 2 * repetitions),
-        ("ResNet-18", resnet18, 2.05, 1, max(repetitions // 2 - 1, 1)),
+        ("ResNet-18", resnet18, 2.05, 1, repetitions),
     ):
         batches = ready_batches(steps)
         for how, kind in (("plain loop", PlainSteps), ("under Lightning", FitSteps)):
@@ -153,7 +153,7 @@ def ready_batches(count: int) -> list[Batch]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=8)
+    parser.add_argument("--repetitions", type=int, default=5)
     rows = measure(**vars(parser.parse_args()))
     sys.stdout.write(f"{table(rows)}\n\n{machine()}\n")
 
