@@ -1,5 +1,7 @@
 """What a person may get wrong or run into: each ends in one clear line, and costs no result."""
 
+import errno
+import io
 import json
 import os
 import signal
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import write_recipe
-from toolkit.claims.summary import read_results
+from toolkit.claims.summary import build_study, read_results
 from toolkit.config import RecipeError, check, load_recipe
+from toolkit.console import LastingConsole, accept_any_text
 from toolkit.fit import main
 from toolkit.history import DamagedFileError, History, read_history, read_json, write_json
 from toolkit.preview import preview
@@ -252,3 +255,60 @@ def test_sigterm_interrupts_as_ctrl_c_does(
     assert main([str(tiny)]) == 130
     assert capsys.readouterr().err == "interrupted; the same command continues\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class _BrokenClaim:
+    """A user's own claim whose judge raises."""
+
+    text, source, requires = "It holds.", "a test", None
+
+    def judge(self, results: Any) -> Any:
+        raise ZeroDivisionError("division by zero")
+
+
+def test_a_claim_that_raises_is_not_tested_and_costs_no_other() -> None:
+    node = {"_target_": f"{__name__}._BrokenClaim"}
+    claims = build_study({"recipe": "tiny"}, {}, {"first": node, "second": node})["claims"]
+    assert [claim["verdict"] for claim in claims] == ["not tested", "not tested"]
+    assert claims[1]["evidence"]["reason"] == (
+        "judging it raised ZeroDivisionError: division by zero"
+    )
+
+
+def test_names_that_the_locale_could_not_decode_come_back_as_they_were(tmp_path: Path) -> None:
+    name = "grün".encode().decode("ascii", "surrogateescape")
+    write_json({"recipe": name}, tmp_path / "result.json")
+    assert read_json(tmp_path / "result.json") == {"recipe": "grün"}
+
+
+def test_text_that_the_terminal_cannot_show_becomes_question_marks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    accept_any_text()
+    stream.write("71.0 ± 4.2 %")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"71.0 ? 4.2 %"  # type: ignore[attr-defined]
+
+
+def test_a_reader_that_goes_away_does_not_end_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, start = os.pipe()
+    os.close(end)
+    with os.fdopen(start, "w") as stream:
+        console = LastingConsole()
+        console.file = stream
+        console.print("nobody reads this")
+        assert console.quiet
+        console.print("nor this")
+
+
+def test_no_space_for_the_output_ends_in_one_line(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("sys.stdout.write", refuse)
+    assert main([str(tiny), "--print"]) == 2
+    assert capsys.readouterr().err == f"[Errno {errno.ENOSPC}] No space left on device\n"

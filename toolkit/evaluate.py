@@ -9,11 +9,11 @@ from typing import Any
 
 import lightning as L
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from toolkit import config, history
+from toolkit.console import LastingConsole, accept_any_text
 from toolkit.data import ArrayLoader, ImageArrays, ImageData
 from toolkit.data.files import ArraySource
 from toolkit.metrics.groups import group_means, group_summary, per_example_cross_entropy
@@ -91,6 +91,7 @@ def load_run(run: Path, checkpoint: str | None = None) -> tuple[L.LightningModul
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: 0, or 2 for a bad run, file or argument."""
+    accept_any_text()
     options = _parser().parse_args(arguments)
     try:
         model, datamodule = load_run(options.run, options.checkpoint)
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         sys.stderr.write(" ".join(str(error).split()) + "\n")
         return 2
-    console = Console()
+    console = LastingConsole()
     console.print(_shown(scores))
     if options.export is not None:
         console.print(f"weights: {options.export}", markup=False, soft_wrap=True)

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 # Nothing here imports torch: --help, --list and a misspelt recipe answer at once.
 from toolkit import config
 from toolkit.arguments import make_parser
+from toolkit.console import LastingConsole, accept_any_text
 from toolkit.shadows import ShadowedError, refuse_shadows
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from toolkit.run import Event
     from toolkit.study import Study
 
 __all__ = ["RunsFailedError", "fit", "main"]
 
-_LOG_WIDTH = 160
 DONE, REFUTED, BAD_INPUT, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -37,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done, whatever the verdicts. 1: a claim was refuted, with ``--strict``. 2: a bad recipe,
     bad arguments or bad data. 3: a run failed. 130: interrupted.
     """
+    accept_any_text()
     options = _parser().parse_intermixed_args(arguments)
     try:
         refuse_shadows()
@@ -49,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return DONE
+    except OSError as error:  # no space for our output, say
+        return _end(str(error), BAD_INPUT)
 
 
 def fit(
@@ -78,9 +79,10 @@ def fit(
         RunsFailedError: If a run failed; the others are finished and recorded.
     """
     refuse_shadows()
+    console = LastingConsole()
     loaded = config.load_recipe(os.fspath(recipe), overrides)
     study, outcomes = _train(
-        loaded, (tuple(variants), tuple(seeds)), Path(out), jobs, _console(), overwrite=overwrite
+        loaded, (tuple(variants), tuple(seeds)), Path(out), jobs, console, overwrite=overwrite
     )
     content = {**study.collect(), "folder": str(study.folder)}
     _raise_failures(outcomes)
@@ -88,7 +90,7 @@ def fit(
 
 
 def _command(options: argparse.Namespace) -> int:
-    console = _console()
+    console = LastingConsole()
     if options.list:
         return _list(console)
     if options.recipe is None:
@@ -108,32 +110,24 @@ def _command(options: argparse.Namespace) -> int:
     return _study(recipe, chosen, options, console)
 
 
-def _console() -> "Console":
-    """The terminal, or a wide page where there is none: a log is cut by whoever reads it."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=_LOG_WIDTH)
-
-
 def _study(
     recipe: config.Recipe,
     chosen: tuple[tuple[str, ...], tuple[int, ...]],
     options: argparse.Namespace,
-    console: "Console",
+    console: LastingConsole,
 ) -> int:
     """Train, judge, draw, and say what came out."""
     from toolkit import report
     from toolkit.run.launched import LaunchedRunError, is_launched
     from toolkit.run.lock import FolderInUseError
 
-    if is_launched() and int(os.environ["RANK"]) > 0:
-        console.quiet = True
+    is_other = is_launched() and int(os.environ["RANK"]) > 0  # rank 0 tells
+    console.quiet |= is_other
     try:
         study, outcomes = _train(
             recipe, chosen, options.out, options.jobs, console, overwrite=options.overwrite
         )
-        if console.quiet:  # rank 0 tells
+        if is_other:
             return DONE
         content = study.collect()
         page = report.write_report(study.folder)
@@ -160,7 +154,7 @@ def _train(
     chosen: tuple[tuple[str, ...], tuple[int, ...]],
     out: Path,
     jobs: int | None,
-    console: "Console",
+    console: LastingConsole,
     *,
     overwrite: bool,
 ) -> "tuple[Study, list[Event]]":
@@ -195,7 +189,7 @@ def _raise_failures(outcomes: "list[Event]") -> None:
         raise RunsFailedError("; ".join(failed))
 
 
-def _list(console: "Console") -> int:
+def _list(console: LastingConsole) -> int:
     from rich.table import Table
 
     table = Table("recipe", "title", "paper", "minutes", "device", box=None, pad_edge=False)
@@ -211,7 +205,7 @@ def _list(console: "Console") -> int:
     return DONE
 
 
-def _describe(recipe: config.Recipe, console: "Console") -> int:
+def _describe(recipe: config.Recipe, console: LastingConsole) -> int:
     lines = [recipe.title, recipe.paper, "", recipe.description, "", f"file: {recipe.path}"]
     lines += [f"variants: {', '.join(recipe.variants)}"]
     lines += [f"seeds: {', '.join(map(str, recipe.seeds))}", "claims:"]
@@ -242,7 +236,7 @@ def _chosen(
 def _preview(
     recipe: config.Recipe,
     chosen: tuple[tuple[str, ...], tuple[int, ...]],
-    console: "Console",
+    console: LastingConsole,
 ) -> int:
     from toolkit.preview import preview
 

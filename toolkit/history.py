@@ -169,7 +169,9 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 def write_json(value: Any, path: str | os.PathLike[str]) -> None:
     """Replace a JSON file in one step; NaN and infinities become ``null``."""
     with replacing(Path(path)) as temporary:
-        temporary.write_text(_dumps(value, indent=1) + "\n", encoding="utf-8")
+        text = _dumps(value, indent=1) + "\n"
+        # A name from the file system or the command line may hold bytes that were not decoded.
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 @contextlib.contextmanager

@@ -143,9 +143,12 @@ def _as_floats(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _judge(name: str, node: Mapping[str, Any], results: Results) -> ClaimResult:
     try:
         return evaluate(claim_from_node(node), results, name)
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 - a user's own claim must not cost the others
         text, source = str(node.get("text", "")), str(node.get("source", ""))
-        reason = str(error)
+        kind = (
+            "" if isinstance(error, ValueError) else f"judging it raised {type(error).__name__}: "
+        )
+        reason = " ".join(f"{kind}{error}".split())
         return ClaimResult(
             name, text, source, "not tested", {"reason": reason}, f"not tested: {reason}"
         )

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from toolkit.console import LastingConsole, accept_any_text
+
 __all__ = ["main"]
 
 DONE, BAD_INPUT = 0, 2
@@ -14,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: 0 done, 2 bad path or unreadable record."""
     parser = argparse.ArgumentParser(prog="python -m toolkit.report", description=__doc__)
     parser.add_argument("runs", type=Path, help="folder of a study, or of several studies")
+    accept_any_text()
     options = parser.parse_args(arguments)
     folders = _studies(options.runs)
     if not folders:
@@ -21,12 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{options.runs} must be the folder of a study (runs/<recipe>) or of studies (runs), "
             "got no study.json and no <variant>/seed<k>/result.json in it. Check the path."
         )
-    from rich.console import Console
-
     from toolkit.history import DamagedFileError, read_json
     from toolkit.report import terminal_table, write_report
 
-    console = Console()
+    console = LastingConsole()
     for folder in folders:
         try:
             page = write_report(folder)

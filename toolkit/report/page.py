@@ -47,7 +47,8 @@ def write_report(folder: Path) -> Path:
         stale.unlink()
     path = folder / "report.html"
     with replacing(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+        # A name from the file system may hold bytes that were not decoded.
+        temporary.write_text(content, encoding="utf-8", errors="surrogateescape")
     return path
 
 
