@@ -1,9 +1,10 @@
 """The arguments of the command line ``python -m toolkit.fit``."""
 
 import argparse
-import difflib
 from pathlib import Path
 from typing import NoReturn
+
+from toolkit.suggest import nearest
 
 __all__ = ["make_parser"]
 
@@ -16,7 +17,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         words = [word for word in message.split() if word.startswith("--")]
         known = [option for action in self._actions for option in action.option_strings]
-        near = [match for word in words for match in difflib.get_close_matches(word, known, 1)]
+        near = [match for word in words if (match := nearest(word, known))]
         hint = f" Did you mean {near[0]}?" if near else " See --help."
         self.exit(_BAD_INPUT, f"{message}.{hint}\n")
 

@@ -1,11 +1,12 @@
 """What several callbacks need: reading fields of any batch, a log-spaced grid of updates."""
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
+
+from toolkit.suggest import nearest
 
 __all__ = ["Field", "Fields", "next_log_point"]
 
@@ -36,8 +37,8 @@ class Fields:
         self._fields: dict[str, Field | None] = {name: name for name in names}
         for name, field in (chosen or {}).items():
             if name not in self._fields:
-                near = difflib.get_close_matches(name, self._fields, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                near = nearest(name, self._fields)
+                hint = f" Did you mean {near!r}?" if near else ""
                 raise ValueError(f"fields must be among {list(self._fields)}, got {name!r}.{hint}")
             self._fields[name] = field
 

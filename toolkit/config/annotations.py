@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from toolkit.config.suggest import listed, nearest
 from toolkit.config.yaml12 import read_scalar, text_of
+from toolkit.suggest import listed, nearest
 
 __all__ = [
     "callables",

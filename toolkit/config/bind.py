@@ -19,9 +19,9 @@ from toolkit.config.fits import (
     takes_objects,
 )
 from toolkit.config.merge import TARGET
-from toolkit.config.suggest import listed, nearest
 from toolkit.config.targets import Signature, TargetError, find_target, signature_of
 from toolkit.config.yaml12 import Keys
+from toolkit.suggest import listed, nearest
 
 __all__ = ["Binder", "Bound", "Factory"]
 

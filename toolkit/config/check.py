@@ -11,10 +11,10 @@ from toolkit.config.merge import TARGET
 from toolkit.config.metrics import KNOWN_METRICS, is_metric, logged_keys, nearest_metric
 from toolkit.config.recipe import Recipe
 from toolkit.config.schema import METRIC_ARGUMENTS, check_shape, named_in
-from toolkit.config.suggest import listed
 from toolkit.config.targets import find_target
 from toolkit.config.trainer import check_trainer_values, settled
 from toolkit.config.yaml12 import Keys
+from toolkit.suggest import listed
 
 __all__ = ["check"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import toolkit
 from toolkit.config.errors import Fault, RecipeError
-from toolkit.config.suggest import listed, nearest
+from toolkit.suggest import listed, nearest
 
 __all__ = ["ENTRY_POINTS", "find_recipe", "list_recipes"]
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.config.suggest import nearest
 from toolkit.config.yaml12 import Keys
+from toolkit.suggest import nearest
 
 __all__ = ["has_interpolation", "interpolate"]
 

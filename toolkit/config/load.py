@@ -20,9 +20,9 @@ from toolkit.config.merge import (
 )
 from toolkit.config.recipe import Recipe
 from toolkit.config.schema import RUN_KEYS, TOP_KEYS, check_shape
-from toolkit.config.suggest import listed, nearest
 from toolkit.config.variants import names_under_extends, variant_orders, variant_trees
 from toolkit.config.yaml12 import Keys, parse_yaml, text_of
+from toolkit.suggest import listed, nearest
 
 __all__ = ["load_recipe"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.config.errors import Fault, RecipeError
-from toolkit.config.suggest import nearest
 from toolkit.config.yaml12 import Keys, parse_yaml
+from toolkit.suggest import nearest
 
 __all__ = [
     "REMOVED", "TARGET", "Layer", "Override", "absent_key", "expand_keys", "merge",

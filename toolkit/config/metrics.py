@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from toolkit.config.suggest import nearest
+from toolkit.suggest import nearest
 
 __all__ = ["KNOWN_METRICS", "is_metric", "logged_keys", "nearest_metric"]
 

@@ -10,7 +10,7 @@ from toolkit.config.errors import Fault, RecipeError
 from toolkit.config.interpolate import has_interpolation, interpolate
 from toolkit.config.merge import TARGET, Layer
 from toolkit.config.seeds import read_seeds
-from toolkit.config.suggest import listed, nearest
+from toolkit.suggest import listed, nearest
 
 __all__ = ["Recipe"]
 

@@ -6,8 +6,8 @@ from typing import Any
 from toolkit.config.collect import Report
 from toolkit.config.merge import TARGET
 from toolkit.config.seeds import read_seeds
-from toolkit.config.suggest import listed, nearest
 from toolkit.config.yaml12 import Keys
+from toolkit.suggest import listed, nearest
 
 __all__ = [
     "METRIC_ARGUMENTS",

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolkit.config.errors import one_line
 from toolkit.config.schema import ROOTS
-from toolkit.config.suggest import listed, nearest
+from toolkit.suggest import listed, nearest
 
 __all__ = ["Signature", "TargetError", "find_target", "signature_of"]
 

@@ -8,8 +8,8 @@ from toolkit.config.collect import FaultCollector, locate
 from toolkit.config.errors import Fault
 from toolkit.config.merge import REMOVED, Layer, Override, absent_key, merge, overrides_layer
 from toolkit.config.schema import RUN_KEYS, TOP_KEYS
-from toolkit.config.suggest import listed, nearest
 from toolkit.config.yaml12 import Keys
+from toolkit.suggest import listed, nearest
 
 __all__ = ["DEFAULT_VARIANT", "names_under_extends", "variant_orders", "variant_trees"]
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import difflib
 import os
 import uuid
 import zipfile
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from toolkit.suggest import nearest
 
 __all__ = ["ArraySource", "cached_array", "data_root"]
 
@@ -163,8 +164,8 @@ def _check_exists(path: Path, root: Path) -> None:
 
 def _check_name(name: str, known: list[str], where: str, what: str = "array") -> None:
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        near = nearest(name, known)
+        hint = f" Did you mean {near}?" if near else ""
         raise ValueError(
             f"{what} must be one of {', '.join(known)} in {where}, got {name!r}.{hint}"
         )

@@ -1,12 +1,13 @@
 """Nets of timm by name, with a stem that fits small images."""
 
-import difflib
 from typing import Any
 
 import timm
 from timm.layers.classifier import ClassifierHead
 from timm.models import is_model_in_modules
 from torch import nn
+
+from toolkit.suggest import nearest
 
 __all__ = ["timm_net"]
 
@@ -82,9 +83,9 @@ def _check_name(name: str) -> None:
     if not timm.is_model(architecture):
         known = timm.list_models()
         longer = sorted((k for k in known if k.startswith(architecture)), key=lambda k: (len(k), k))
-        near = (longer if architecture else [])[:3] or difflib.get_close_matches(
-            architecture, known
-        )
+        near = (longer if architecture else [])[:3]
+        if not near and (word := nearest(architecture, known)):
+            near = [word]
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(f"name must be a net of timm {timm.__version__}, got {name!r}.{hint}")
     if "." in name and name not in (known := timm.list_pretrained(f"{architecture}.*")):

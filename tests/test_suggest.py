@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.config.suggest import listed, nearest, spelling_distance
+from toolkit.suggest import listed, nearest, spelling_distance
 
 
 @pytest.mark.parametrize(
