@@ -1,4 +1,4 @@
-"""When observing callbacks record, and how their values reach the record."""
+"""When observing callbacks see a batch and record, and how their values reach the record."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -8,9 +8,87 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-__all__ = ["Split", "check_schedule", "is_due", "is_skipped", "record_values"]
+__all__ = ["Split", "SplitObserver", "check_schedule", "is_due", "is_skipped", "record_values"]
 
 Split = Literal["train", "val", "test"]
+
+
+class SplitObserver(L.Callback):
+    """Hands the batches of each split to :meth:`_note`, and the ends of its epochs to :meth:`_log`.
+
+    Of several validation or test loaders the first is observed; Lightning's sanity check is not.
+    """
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget what an unfinished epoch left."""
+        self._begin("train", pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Note the batch."""
+        self._note("train", trainer, outputs, batch)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the epoch."""
+        self._log("train", trainer, pl_module)
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget the last validation."""
+        self._begin("val", pl_module)
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Note the batch."""
+        if dataloader_idx == 0 and not trainer.sanity_checking:
+            self._note("val", trainer, outputs, batch)
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the validation."""
+        if not trainer.sanity_checking:
+            self._log("val", trainer, pl_module)
+
+    def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget the last test."""
+        self._begin("test", pl_module)
+
+    def on_test_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Note the batch."""
+        if dataloader_idx == 0:
+            self._note("test", trainer, outputs, batch)
+
+    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the test."""
+        self._log("test", trainer, pl_module)
+
+    def _begin(self, split: Split, pl_module: L.LightningModule) -> None:
+        raise NotImplementedError
+
+    def _note(self, split: Split, trainer: L.Trainer, outputs: Any, batch: Any) -> None:
+        raise NotImplementedError
+
+    def _log(self, split: Split, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        raise NotImplementedError
 
 
 def check_schedule(every: int, splits: Sequence[str]) -> None:

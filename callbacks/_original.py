@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from toolkit.distributed import sum_across_ranks
 from toolkit.functional import Fields
+from toolkit.metrics import per_example_cross_entropy
 
 __all__ = ["OriginalMeans"]
 
@@ -38,7 +38,7 @@ class OriginalMeans:
             self._weights = self._weights.to(logits.device)
             self.sums = self.sums.to(logits.device)
         weights = self._weights[indices]
-        losses = F.cross_entropy(logits.float(), targets, reduction="none")
+        losses = per_example_cross_entropy(logits, targets)
         right = logits.argmax(1) == targets
         self.sums += torch.stack(
             [weights.sum(), weights @ losses.double(), weights @ right.double()]

@@ -20,6 +20,7 @@ from toolkit import distributed
 from toolkit.data.reindex import over_indices
 from toolkit.data.upsampling import example_losses
 from toolkit.functional import Fields
+from toolkit.optim import kept_buffers
 
 __all__ = [
     "Reader",
@@ -145,21 +146,17 @@ def without_trace(trainer: L.Trainer, module: L.LightningModule) -> Iterator[Non
     ``trainer.training`` do not.
     """
     modes = [(child, child.training) for child in module.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     rng, stage = read_rng(module.device), trainer.state.stage
     trainer.state.stage = RunningStage.PREDICTING
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), kept_buffers(module):
             yield
     finally:
         trainer.state.stage = stage
         set_rng(rng, module.device)
         for child, training in modes:
             child.training = training
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
 
 
 def data_fingerprint(loader: Any, *, warn: bool, device: torch.device) -> str:

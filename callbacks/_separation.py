@@ -16,7 +16,6 @@ from callbacks._state import (
     read_rng,
     reset_metrics,
     restore_tensors,
-    save_file,
     set_rng,
     tensors_hash,
     tensors_of,
@@ -24,6 +23,7 @@ from callbacks._state import (
 from toolkit import distributed
 from toolkit.data.selection import UpsampledSet
 from toolkit.data.upsampling import flattening_epoch
+from toolkit.saving import save_atomically
 
 __all__ = ["Separation"]
 
@@ -190,7 +190,7 @@ class Separation:
             "progress": None if found is not None else self._progress(),
         }
         if distributed.is_main():
-            save_file(content, self.path)
+            save_atomically(content, self.path)
         distributed.barrier()
 
     def _progress(self) -> dict[str, Any]:

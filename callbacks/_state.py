@@ -1,7 +1,6 @@
 """What a training starts from and can be taken back to: random states, weights, a file."""
 
 import hashlib
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ __all__ = [
     "reset_metrics",
     "restore_tensors",
     "same_rng",
-    "save_file",
     "set_rng",
     "tensors_hash",
     "tensors_of",
@@ -122,22 +120,12 @@ def tensors_hash(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save_file(value: Any, path: Path) -> None:
-    """``torch.save`` that leaves either the old file or the whole new one at ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        torch.save(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 def load_file(path: Path) -> dict[str, Any] | None:
     """Rank 0's content of the file on every rank; ``None`` if there is no file."""
     content = None
     if distributed.is_main():
-        path.with_name(f".{path.name}.tmp").unlink(missing_ok=True)  # of a killed write
+        for left in path.parent.glob(f".{path.name}.*.tmp"):  # of a killed write
+            left.unlink(missing_ok=True)
         if path.exists():
             with reading(path, f"Delete {path.parent} to train that run again."):
                 content = torch.load(path, map_location="cpu", weights_only=True)

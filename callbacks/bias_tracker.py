@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from callbacks._groups import NO_GROUP, DeclaredGroups, keyed, warn_of_absent
-from callbacks._observing import Split, check_schedule, is_due, is_skipped, record_values
+from callbacks._observing import (
+    Split,
+    SplitObserver,
+    check_schedule,
+    is_due,
+    is_skipped,
+    record_values,
+)
 from toolkit.functional import Field, Fields, next_log_point
 from toolkit.metrics import SplitRows, group_means, group_summary, per_example_cross_entropy
 
@@ -17,7 +24,7 @@ __all__ = ["BiasTracker"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class BiasTracker(L.Callback):
+class BiasTracker(SplitObserver):
     """Observes: accuracy and loss of each group and class, of all ranks, each example counted once.
 
     Groups are those of the batches (``groups``), or of a callable rule, or the classes where the
@@ -127,11 +134,6 @@ class BiasTracker(L.Callback):
         if self.updates_per_decade is not None:
             self._next_update = next_log_point(trainer.global_step, self.updates_per_decade)
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget what an unfinished epoch left."""
-        if self.updates_per_decade is None:
-            self._rows.begin("train", pl_module.device)
-
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
@@ -141,63 +143,20 @@ class BiasTracker(L.Callback):
         batch_idx: int,
     ) -> None:
         """Note the batch, and log if the grid of updates says so."""
-        self._note("train", trainer, outputs, batch)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self.updates_per_decade is not None and trainer.global_step >= self._next_update:
             self._next_update = next_log_point(trainer.global_step, self.updates_per_decade)
             self._log("train", trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the epoch."""
+        """Log the epoch, unless the grid of updates says when."""
         if self.updates_per_decade is None:
-            self._log("train", trainer, pl_module)
+            super().on_train_epoch_end(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the updates after the last point of the grid."""
         if self.updates_per_decade is not None and trainer.global_step > self._logged_update:
             self._log("train", trainer, pl_module)
-
-    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the last validation."""
-        self._rows.begin("val", pl_module.device)
-
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Note the batch."""
-        if dataloader_idx == 0 and not trainer.sanity_checking:
-            self._note("val", trainer, outputs, batch)
-
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the validation."""
-        if not trainer.sanity_checking:
-            self._log("val", trainer, pl_module)
-
-    def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the last test."""
-        self._rows.begin("test", pl_module.device)
-
-    def on_test_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Note the batch."""
-        if dataloader_idx == 0:
-            self._note("test", trainer, outputs, batch)
-
-    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the test."""
-        self._log("test", trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """The train rows not yet logged, of all ranks; called on every rank."""
@@ -219,6 +178,10 @@ class BiasTracker(L.Callback):
             return False
         on_grid = split == "train" and self.updates_per_decade is not None
         return on_grid or is_due(trainer, self.every)
+
+    def _begin(self, split: Split, pl_module: L.LightningModule) -> None:
+        if split != "train" or self.updates_per_decade is None:
+            self._rows.begin(split, pl_module.device)
 
     @torch.no_grad()
     def _note(self, split: Split, trainer: L.Trainer, outputs: Any, batch: Any) -> None:

@@ -7,7 +7,14 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from callbacks._observing import Split, check_schedule, is_due, is_skipped, record_values
+from callbacks._observing import (
+    Split,
+    SplitObserver,
+    check_schedule,
+    is_due,
+    is_skipped,
+    record_values,
+)
 from toolkit.functional import Field, Fields
 from toolkit.metrics import (
     SplitRows,
@@ -22,7 +29,7 @@ __all__ = ["MarginLogger"]
 Normalize = Literal["none", "l1", "l2", "linf", "logits"]
 
 
-class MarginLogger(L.Callback):
+class MarginLogger(SplitObserver):
     """Observes: the margins of each split's examples, of all ranks, each example counted once.
 
     The margin is the logit of the true class minus the largest other one. Train margins are those
@@ -106,68 +113,6 @@ class MarginLogger(L.Callback):
         """Move to the module's device."""
         self._rows.to(pl_module.device)
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget what an unfinished epoch left."""
-        self._rows.begin("train", pl_module.device)
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        """Note the batch's margins."""
-        self._note("train", trainer, outputs, batch)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the epoch's margins."""
-        self._log("train", trainer, pl_module)
-
-    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the last validation."""
-        self._rows.begin("val", pl_module.device)
-
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Note the batch's margins."""
-        if dataloader_idx == 0 and not trainer.sanity_checking:
-            self._note("val", trainer, outputs, batch)
-
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the validation's margins."""
-        if not trainer.sanity_checking:
-            self._log("val", trainer, pl_module)
-
-    def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the last test."""
-        self._rows.begin("test", pl_module.device)
-
-    def on_test_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Note the batch's margins."""
-        if dataloader_idx == 0:
-            self._note("test", trainer, outputs, batch)
-
-    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the test's margins."""
-        self._log("test", trainer, pl_module)
-
     def state_dict(self) -> dict[str, Any]:
         """The margins of the epoch so far, of all ranks; called on every rank."""
         return self._rows.state_dict()
@@ -180,6 +125,9 @@ class MarginLogger(L.Callback):
         num_values = 2 if self.normalize == "logits" else 1
         by_index = not self._fields.is_absent("indices")
         return SplitRows(self.splits, num_labels=1, num_values=num_values, by_index=by_index)
+
+    def _begin(self, split: Split, pl_module: L.LightningModule) -> None:
+        self._rows.begin(split, pl_module.device)
 
     @torch.no_grad()
     def _note(self, split: Split, trainer: L.Trainer, outputs: Any, batch: Any) -> None:

@@ -20,9 +20,10 @@ from toolkit.fit import main
 from toolkit.history import DamagedFileError, History, read_history, read_json, write_json
 from toolkit.preview import preview
 from toolkit.run import Event, FolderInUseError, FolderLock, Run, run_all
-from toolkit.run.checkpoints import AtomicCheckpointIO, save_atomically
+from toolkit.run.checkpoints import AtomicCheckpointIO
 from toolkit.run.rehearsal import rehearse
 from toolkit.run.training import train
+from toolkit.saving import save_atomically
 from toolkit.study import Study
 
 EARLY = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/eror}"

@@ -17,7 +17,7 @@ from toolkit.console import LastingConsole, accept_any_text
 from toolkit.data import ArrayLoader, ImageArrays, ImageData
 from toolkit.data.files import ArraySource
 from toolkit.metrics.groups import group_means, group_summary, per_example_cross_entropy
-from toolkit.run.checkpoints import save_atomically
+from toolkit.saving import save_atomically
 
 __all__ = ["evaluate", "load_run", "main"]
 

@@ -195,7 +195,7 @@ def test_state_key_tells_loggers_apart() -> None:
         ({"every": 0}, "every must be at least 1 epoch, got 0."),
         ({"quantiles": (10.0,)}, "quantiles must lie in [0, 1], got [10.0]. 10 % is 0.1."),
         ({"splits": ()}, "splits must be some of ('train', 'val', 'test'), got []"),
-        ({"fields": {"index": None}}, "got 'index'. Did you mean 'indices'?"),
+        ({"fields": {"indice": None}}, "got 'indice'. Did you mean 'indices'?"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -12,9 +12,10 @@ from torch import nn
 
 from toolkit import config
 from toolkit.run import Run
-from toolkit.run.checkpoints import RunCheckpoint, all_finite, save_atomically
+from toolkit.run.checkpoints import RunCheckpoint, all_finite
 from toolkit.run.guard import EpochSeeder, NonFiniteGuard, NonFiniteLossError
 from toolkit.run.training import explain, train
+from toolkit.saving import save_atomically
 
 
 def make_run(recipe: Path, folder: Path, *changes: str, variant: str = "sgd") -> Run:

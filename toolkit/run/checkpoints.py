@@ -11,14 +11,14 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import nn
 
-from toolkit.history import reading, replacing
+from toolkit.history import reading
+from toolkit.saving import save_atomically
 
 __all__ = [
     "AtomicCheckpointIO",
     "FinalCheckpoint",
     "RunCheckpoint",
     "all_finite",
-    "save_atomically",
 ]
 
 
@@ -50,14 +50,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             loaded: dict[str, Any] = super().load_checkpoint(Path(path), map_location, weights_only)
             _ = loaded["state_dict"], loaded["loops"]
             return loaded
-
-
-def save_atomically(value: Any, path: Path) -> None:
-    """``torch.save`` that leaves either the old file or the whole new one at ``path``."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(value, file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class RunCheckpoint(L.Callback):

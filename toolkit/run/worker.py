@@ -63,7 +63,8 @@ def _train(run: Run, rank: int, link: Connection) -> None:
             else:
                 send("finished", train(run, lambda event: send("progress", event)))
     except FolderInUseError as error:
-        send("locked", str(error))
+        result = run.result() if run.is_finished() else None  # by whoever is about to leave it
+        send(*(("locked", str(error)) if result is None else ("found", result)))
     except BaseException as error:  # noqa: BLE001 - whatever it was, the parent has to know
         send("failed", explain(error, run))
         with contextlib.suppress(OSError):  # of a full disk

@@ -175,19 +175,19 @@ def test_a_killed_write_costs_at_most_what_it_would_have_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The file is written at the start, after each of the two epochs, and with the selection."""
-    save = callbacks._separation.save_file
+    save = callbacks._separation.save_atomically
     calls: list[int] = []
 
     def killed(value: Any, path: Path) -> None:
         calls.append(1)
         if len(calls) == number + 1:
             path.parent.mkdir(exist_ok=True)
-            path.with_name(f".{path.name}.tmp").write_bytes(b"half of it")
+            path.with_name(f".{path.name}.1.tmp").write_bytes(b"half of it")
             raise KilledError
         save(value, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("callbacks._separation.save_file", killed)
+        patch.setattr("callbacks._separation.save_atomically", killed)
         with pytest.raises(KilledError):
             run(project, tmp_path)
     assert_same(run(project, tmp_path), whole)
