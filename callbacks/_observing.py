@@ -98,7 +98,7 @@ def check_schedule(every: int, splits: Sequence[str]) -> None:
         ValueError: If ``every`` is not positive or a split is unknown.
     """
     if every < 1:
-        raise ValueError(f"every must be at least 1 epoch, got {every}.")
+        raise ValueError(f"every must be at least 1 epoch, got {every}. 1 records each.")
     if not splits or not set(splits) <= set(get_args(Split)):
         raise ValueError(f"splits must be some of {get_args(Split)}, got {list(splits)}.")
 

@@ -70,9 +70,9 @@ def parameter_norm(parameters: Iterable[Tensor], norm: Norm) -> Float[Tensor, ""
     """Norm of all parameters as one vector, in double precision.
 
     ``l2`` is the norm whose max-margin solution gradient descent approaches on separable data,
-    ``linf`` that of Adam without eps and of sign descent, ``l1`` that of mirror descent with the
-    hyperbolic entropy. Margin over norm is free of the parameters' scale for models that are
-    linear in the parameters; a net homogeneous of degree L needs the norm's L-th power.
+    ``linf`` that of Adam without eps, ``l1`` that of mirror descent with the hyperbolic entropy.
+    Margin over norm is free of the parameters' scale for models that are linear in the parameters;
+    a net homogeneous of degree L needs the norm's L-th power.
 
     Raises:
         ValueError: If there are no parameters.

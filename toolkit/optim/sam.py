@@ -45,7 +45,8 @@ class SAM(Optimizer):
     Args:
         params: As for any torch optimizer.
         base: Takes the parameters, returns the optimizer that makes the step.
-        rho: Radius of the neighbourhood, ``>= 0``; 0.02 to 0.2 is usual.
+        rho: Radius of the neighbourhood, ``>= 0``; 0.02 to 0.2 is usual, outside
+            0.005 to 0.5 a warning says so.
         perturbation: Whose gradient perturbs the weights.
         m: Examples per perturbation: the batch is cut into chunks of ``m``, each with its own
             perturbation, and one step is made with the mean of their gradients over examples.

@@ -1,13 +1,18 @@
 """The page's style sheet: one column of calm text, boxes that scroll, light, dark and print."""
 
+from toolkit.report.looks import GRID, INK, MUTED, PAPER, SERIES
+
 __all__ = ["CSS"]
 
-CSS = """
+_LIGHT = f"--card: {PAPER}; --ink: {INK}; --muted: {MUTED}; --rule: {GRID}; " + " ".join(
+    f"--series-{i}: {color};" for i, color in enumerate(SERIES)
+)
+CSS = (
+    f":root {{ {_LIGHT} }}"
+    + """
 :root {
   color-scheme: light dark;
-  --page: #f6f7f8; --card: #ffffff; --ink: #1d2730; --muted: #66727d; --rule: #dfe4e8;
-  --series-0: #56616c; --series-1: #d55e00; --series-2: #0072b2; --series-3: #009e73;
-  --series-4: #cc79a7; --series-5: #e69f00; --series-6: #56b4e9;
+  --page: #f6f7f8;
   --supported: #00734f; --refuted: #b23a00; --inconclusive: #7a5c00; --not-tested: #56616c;
   --supported-tint: #e4f4ee; --refuted-tint: #fbeae1; --inconclusive-tint: #fbf3dc;
   --not-tested-tint: #eceff1;
@@ -121,3 +126,4 @@ footer { margin-top: 60px; padding-bottom: 48px; color: var(--muted); font-size:
   details { display: none; }
 }
 """
+)

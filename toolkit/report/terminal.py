@@ -1,5 +1,6 @@
 """The end of a study on a terminal: its table and its verdicts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -8,9 +9,11 @@ from rich.text import Text
 
 from toolkit.report.record import main_metric
 from toolkit.report.words import metric_words, number, plus_minus
+from toolkit.suggest import listed
 
 __all__ = ["terminal_table"]
 
+_SHOWN_RUNS = 4
 _COLORS = {"supported": "green", "refuted": "red", "inconclusive": "yellow", "not tested": "dim"}
 
 
@@ -26,7 +29,8 @@ def terminal_table(study: dict[str, Any]) -> RenderableType:
     table.add_column("variant")
     for head in ("n", *map(metric_words, metrics), "seconds", "updates", "examples seen"):
         table.add_column(head, justify="right")
-    for name, variant in study["variants"].items():
+    shown = {name: variant for name, variant in study["variants"].items() if variant["n"]}
+    for name, variant in shown.items():
         cells = [name, str(variant["n"])]
         for metric in metrics:
             moments = variant["metrics"].get(metric, {"mean": None, "std": None})
@@ -34,9 +38,7 @@ def terminal_table(study: dict[str, Any]) -> RenderableType:
         cells.append(number(variant["seconds"]["mean"], 1))
         cells += [number(variant[key]["mean"], 0) for key in ("updates", "examples_seen")]
         table.add_row(*map(Text, cells))
-    return Group(
-        Text(), table, Text(), *map(_claim, study["claims"]), *map(_failed, study["failed"])
-    )
+    return Group(Text(), table, Text(), *map(_claim, study["claims"]), *_failures(study["failed"]))
 
 
 def _claim(claim: dict[str, Any]) -> Text:
@@ -47,6 +49,13 @@ def _claim(claim: dict[str, Any]) -> Text:
     )
 
 
-def _failed(failure: dict[str, Any]) -> Text:
-    where = f"{failure['variant']}/seed{failure['seed']}"
-    return Text(f"{where} failed: {failure['error'] or 'unknown'}", style="red")
+def _failures(failed: Sequence[dict[str, Any]]) -> list[Text]:
+    """A line per kind of failure: what is wrong with all runs is said once."""
+    where: dict[str, list[str]] = {}
+    for failure in failed:
+        error = failure["error"] or "unknown"
+        where.setdefault(error, []).append(f"{failure['variant']}/seed{failure['seed']}")
+    return [
+        Text(f"{listed(runs, _SHOWN_RUNS)} failed: {error}", style="red")
+        for error, runs in where.items()
+    ]
