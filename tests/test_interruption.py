@@ -86,10 +86,10 @@ def _without_clocks(value: Any) -> Any:
     return value
 
 
-def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *arguments: str, recipe: str = "tiny.yaml") -> "subprocess.Popen[str]":
     """A study in a process group of its own, so that all of it can be killed at once."""
     return subprocess.Popen(
-        [sys.executable, "-m", "toolkit.fit", "tiny.yaml", *arguments],
+        [sys.executable, "-m", "toolkit.fit", recipe, *arguments],
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
