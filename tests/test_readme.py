@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.conftest import run_fit
 from toolkit import config, evaluate, fit
@@ -77,12 +78,14 @@ def test_the_two_commands_are_there_word_for_word() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Starting from v1.9.0")  # Lightning, of its default logger
+@pytest.mark.filterwarnings("ignore:the selected share")  # of labels that are drawn at random
 def test_every_python_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order and in one place, since later blocks use the model and data of an earlier one."""
     monkeypatch.chdir(tmp_path)
     blocks = _blocks("python")
     assert len(blocks) >= 8
     names: dict[str, Any] = {"__name__": "readme"}
+    torch.manual_seed(0)
     for block in blocks:
         line = TEXT[: TEXT.index(block)].count("\n")
         exec(compile("\n" * line + block, str(ROOT / "README.md"), "exec"), names)
