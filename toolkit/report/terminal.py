@@ -38,7 +38,7 @@ def terminal_table(study: dict[str, Any]) -> RenderableType:
         cells.append(number(variant["seconds"]["mean"], 1))
         cells += [number(variant[key]["mean"], 0) for key in ("updates", "examples_seen")]
         table.add_row(*map(Text, cells))
-    top = [Text(), table] if shown else []
+    top: list[RenderableType] = [Text(), table] if shown else []
     return Group(*top, Text(), *map(_claim, study["claims"]), *_failures(study["failed"]))
 
 
