@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from callbacks import BiasTracker
+from toolkit.metrics import lead
 
 Batch = dict[str, Tensor]
 NAMES = ["a", "b", "c"]
@@ -189,6 +190,103 @@ def test_a_rule_does_not_take_the_data_modules_counts() -> None:
     assert "val/weighted_group_acc" not in metrics
 
 
+def test_error_and_margin_of_each_group_are_logged_where_asked_for() -> None:
+    metrics = fit(BiasTracker(values=["error", "margin"]))
+    assert metrics["val/group_error/a"] == pytest.approx(1 / 3)
+    assert metrics["val/group_margin/a"] == pytest.approx((2 + 2 - 2) / 3)
+    assert metrics["val/class_margin/class1"] == pytest.approx((2 - 2) / 2)
+    assert not [key for key in metrics if re.search("_(acc|loss|count)/", key)]
+    assert metrics["val/worst_group_acc"] == 0
+
+
+def test_overlapping_groups_count_an_example_in_each() -> None:
+    def rule(batch: Batch) -> Tensor:
+        first, even = batch["indices"] < 3, batch["indices"] % 2 == 0
+        return torch.stack([first, even, torch.zeros_like(first)], 1)
+
+    tracker = BiasTracker(
+        group_names=["first", "even", "none"], overlapping=True, fields={"groups": rule}
+    )
+    with pytest.warns(UserWarning, match="no example of none"):
+        metrics = fit(tracker)
+    # Right are 0, 1 and 4 of 0..4.
+    assert metrics["val/group_count/first"] == 3
+    assert metrics["val/group_count/even"] == 3
+    assert metrics["val/group_count/none"] == 0
+    assert metrics["val/group_acc/first"] == pytest.approx(2 / 3)
+    assert metrics["val/group_acc/even"] == pytest.approx(2 / 3)
+    assert metrics["val/group_loss/first"] == pytest.approx((2 * RIGHT + WRONG) / 3)
+    assert math.isnan(metrics["val/group_acc/none"])
+
+
+def test_a_loss_that_is_nan_stays_in_its_overlapping_groups() -> None:
+    broken = batch([(9, 1, 2, True)])
+    broken["inputs"] = torch.tensor([[0.0, math.nan]])
+
+    def rule(batch: Batch) -> Tensor:
+        return torch.stack([batch["indices"] < 9, batch["indices"] > 3], 1)
+
+    tracker = BiasTracker(group_names=["low", "high"], overlapping=True, fields={"groups": rule})
+    metrics = fit(tracker, Data([*TRAIN, broken], [*TRAIN, broken]))
+    assert math.isnan(metrics["val/group_loss/high"])
+    assert metrics["val/group_loss/low"] == pytest.approx((3 * RIGHT + 2 * WRONG) / 5)
+
+
+class Turning(Data):
+    """Its validation batches are other ones in each epoch."""
+
+    def val_dataloader(self) -> Any:
+        epoch = self.trainer.current_epoch if self.trainer is not None else 0
+        return DataLoader(self.batches["val"][epoch], batch_size=None)  # type: ignore[arg-type]
+
+
+TURNING: dict[str, Any] = {"reload_dataloaders_every_n_epochs": 1, "num_sanity_val_steps": 0}
+
+
+def test_the_lead_and_its_changes_are_told_by_epoch(tmp_path: Path) -> None:
+    good = [batch([(0, 0, 0, True), (1, 0, 1, False)])]
+    bad = [batch([(0, 0, 0, False), (1, 0, 1, True)])]
+    tracker = BiasTracker(splits=["val"], lead_tolerance=0.1)
+    data = Turning(good, [good, bad, bad, good], num_groups=2)  # type: ignore[list-item]
+    fit(tracker, data, epochs=4, logger=CSVLogger(tmp_path), log_every_n_steps=1, **TURNING)
+    (path,) = tmp_path.rglob("metrics.csv")
+    with path.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["val/leading_group"]]
+    told = [(float(row["val/leading_group"]), float(row["val/lead_changes"])) for row in rows]
+    assert told == [(0, 0), (1, 1), (1, 1), (0, 2)]
+
+
+def test_the_lead_survives_a_checkpoint() -> None:
+    before = BiasTracker(lead_tolerance=0.0)
+    before._leads.after("val", torch.tensor([0.5, 0.6]))
+    after = BiasTracker(lead_tolerance=0.0)
+    after.load_state_dict(before.state_dict())
+    values = after._leads.after("val", torch.tensor([0.7, 0.6]))
+    assert (float(values["leading_group"]), float(values["lead_changes"])) == (1, 1)
+
+
+def test_a_lead_within_the_tolerance_does_not_change() -> None:
+    losses = [torch.tensor(pair) for pair in ([0.5, 0.6], [0.5, 0.45], [0.5, 0.38], [0.5, 0.45])]
+    leader, leaders = None, []
+    for pair in losses:
+        leader = lead(pair, leader, tolerance=0.1)
+        leaders.append(leader)
+    assert leaders == [0, 0, 1, 1]
+    assert lead(torch.tensor([math.nan, math.nan]), 1) == 1
+    assert lead(torch.tensor([math.nan, 2.0])) == 1
+
+
+def test_predictions_that_collapse_to_one_class_are_warned_of_once() -> None:
+    collapsed = [batch([(0, 0, 0, True), (1, 0, 0, True), (2, 1, 0, False)])]
+
+    tracker = BiasTracker(fields={"groups": None})
+    turns = [VAL, collapsed, collapsed]
+    data = Turning(TRAIN, turns, class_names=["cat", "dog"])  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="all are 'cat' now, and were not before") as caught:
+        fit(tracker, data, epochs=3, **TURNING)
+    assert sum("collapsed" in str(one.message) for one in caught) == 1
+
+
 def test_copies_of_an_example_count_once() -> None:
     # Example 2 comes again and is right then; example 4 is padding and comes again unchanged.
     again = [*TRAIN, batch([(2, 0, 0, True), (4, 1, 2, True)])]
@@ -255,6 +353,10 @@ def test_checkpoints_can_monitor_the_worst_group(tmp_path: Path) -> None:
         (BiasTracker(), "groups must be declared, got group ids without names."),
         (BiasTracker(group_names=["a", "b"]), "group ids must lie in 0..1, got 0..2."),
         (BiasTracker(train_group_counts=[1, 2]), "group ids must lie in 0..1, got 0..2."),
+        (
+            BiasTracker(group_names=["a", "b"], overlapping=True),
+            "overlapping groups must be a boolean matrix of shape (batch, 2)",
+        ),
         (BiasTracker(fields={"groups": "attribute"}), "must hold the tensor 'attribute'"),
         (BiasTracker(loss=torch.nn.functional.cross_entropy), "shape (2,), got ()."),
     ],
@@ -278,6 +380,9 @@ def test_declared_groups_that_batches_lack_are_refused() -> None:
         ({"splits": ()}, "splits must be some of"),
         ({"group_names": ["a", "a"]}, "all different, got ['a', 'a']"),
         ({"group_names": []}, "group_names must be at least one"),
+        ({"values": []}, "values must be some of ('acc', 'error', 'loss', 'margin'"),
+        ({"lead_tolerance": -1.0}, "lead_tolerance must be at least 0, got -1.0"),
+        ({"overlapping": True}, "group_names must be 1 to 63 names where groups overlap"),
         ({"group_names": ["a"], "fields": {"groups": None}}, "group_names must be None where"),
         (
             {"group_names": ["a", "b"], "train_group_counts": [1]},

@@ -6,6 +6,7 @@ from toolkit.metrics.groups import (
     GroupMeans,
     group_means,
     group_summary,
+    lead,
     per_example_cross_entropy,
 )
 from toolkit.metrics.margins import (
@@ -24,6 +25,7 @@ __all__ = [
     "classification_margin",
     "group_means",
     "group_summary",
+    "lead",
     "logit_normalized_margin",
     "margin_summary",
     "parameter_norm",

@@ -1,21 +1,31 @@
-"""Accuracy and loss per group in fixed slots, and what they come to: worst, means, gap."""
+"""Accuracy, loss and margin per group in fixed slots, and what they come to: worst, means, gap."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-__all__ = ["GroupMeans", "group_means", "group_summary", "per_example_cross_entropy"]
+__all__ = ["GroupMeans", "group_means", "group_summary", "lead", "per_example_cross_entropy"]
 
 
 @dataclass(frozen=True, eq=False)
 class GroupMeans:
-    """One number per group: accuracy in [0, 1], mean loss, and the number of examples."""
+    """One number per group: accuracy in [0, 1], mean loss, number of examples, mean margin.
+
+    The margin is ``None`` where none were given.
+    """
 
     acc: Float[Tensor, " groups"]
     loss: Float[Tensor, " groups"]
     count: Float[Tensor, " groups"]
+    margin: Float[Tensor, " groups"] | None = None
+
+    @property
+    def error(self) -> Float[Tensor, " groups"]:
+        """One minus the accuracy."""
+        return 1 - self.acc
 
 
 def per_example_cross_entropy(
@@ -34,10 +44,11 @@ def per_example_cross_entropy(
 def group_means(
     correct: Bool[Tensor, " examples"],
     losses: Float[Tensor, " examples"],
-    groups: Int[Tensor, " examples"],
+    groups: Int[Tensor, " examples"] | Bool[Tensor, " examples groups"],
     num_groups: int,
+    margins: Float[Tensor, " examples"] | None = None,
 ) -> GroupMeans:
-    """Accuracy, mean loss and count of each group; NaN, NaN and 0 for a group without examples.
+    """Accuracy, mean loss and margin, count of each group; NaN and count 0 for an empty group.
 
     Each group has its own slot: an absent group shifts no other. Sums are in double precision.
     An example whose loss is NaN counts as wrong, since a NaN among its logits makes the largest
@@ -46,31 +57,54 @@ def group_means(
     Args:
         correct: Whether the prediction is right.
         losses: Per example.
-        groups: Ids in ``0..num_groups - 1``.
+        groups: Ids in ``0..num_groups - 1``, or, where groups overlap, who is in which.
         num_groups: The number of groups, also of those without an example here.
+        margins: Per example.
 
     Raises:
-        ValueError: If a group id is out of range.
+        ValueError: If a group id is out of range, or there is not a column for each group.
 
     Example:
         >>> correct, groups = torch.tensor([True, False, True]), torch.tensor([2, 0, 0])
         >>> group_means(correct, torch.tensor([0.5, 1.0, 2.0]), groups, num_groups=3).acc
         tensor([0.5000,    nan, 1.0000], dtype=torch.float64)
     """
-    if len(groups) and not (int(groups.min()) >= 0 and int(groups.max()) < num_groups):
-        raise ValueError(
-            f"group ids must lie in 0..{num_groups - 1}, got "
-            f"{int(groups.min())}..{int(groups.max())}. Declare every group, also one without "
-            "examples here."
-        )
+    total = _sum_over_members(groups, num_groups)
+    count = total(torch.ones_like(losses, dtype=torch.float64))
     right = correct & ~losses.isnan()
-    ids = groups.long()
-    count = ids.bincount(minlength=num_groups).double()
+    return GroupMeans(
+        acc=total(right.double()) / count,
+        loss=total(losses.double()) / count,
+        count=count,
+        margin=None if margins is None else total(margins.double()) / count,
+    )
 
-    def mean(values: Tensor) -> Tensor:
-        return torch.zeros_like(count).index_add(0, ids, values.double()) / count
 
-    return GroupMeans(acc=mean(right), loss=mean(losses), count=count)
+def lead(
+    losses: Float[Tensor, " groups"], leader: int | None = None, tolerance: float = 0.0
+) -> int | None:
+    """Which group leads: the one with the lowest loss, the lowest id of equals.
+
+    Args:
+        losses: Mean loss per group, NaN for an absent one.
+        leader: Who led before; it stays in the lead unless another is below it by more than
+            ``tolerance``.
+        tolerance: At least 0; keeps noise from changing the lead.
+
+    Returns:
+        Its id; ``leader`` if no group has a loss.
+
+    Example:
+        >>> lead(torch.tensor([0.50, 0.49]), leader=0, tolerance=0.02)
+        0
+    """
+    known = torch.where(losses.isnan(), torch.inf, losses)
+    if not known.isfinite().any():
+        return leader
+    best = int(known.argmin())
+    if leader is not None and not float(known[best]) < float(known[leader]) - tolerance:
+        return leader
+    return best
 
 
 def group_summary(
@@ -119,3 +153,23 @@ def group_summary(
         total = (weights * torch.where(present, acc, 0.0)).sum()
         summary["weighted_group_acc"] = total / weights.sum()
     return {name: torch.where(some, value, torch.nan) for name, value in summary.items()}
+
+
+def _sum_over_members(groups: Tensor, num_groups: int) -> Callable[[Tensor], Tensor]:
+    """Sums of a column over each group's examples, in double precision."""
+    if groups.dtype == torch.bool:
+        if groups.shape[1] != num_groups:
+            raise ValueError(
+                f"groups must have a column for each of {num_groups} groups, got "
+                f"{groups.shape[1]}. Name every column."
+            )
+        # Not a product of matrices: a NaN would spread to the groups that it is not in.
+        return lambda values: torch.where(groups, values[:, None], 0.0).sum(0)
+    if len(groups) and not (int(groups.min()) >= 0 and int(groups.max()) < num_groups):
+        raise ValueError(
+            f"group ids must lie in 0..{num_groups - 1}, got "
+            f"{int(groups.min())}..{int(groups.max())}. Declare every group, also one without "
+            "examples here."
+        )
+    zeros = torch.zeros(num_groups, dtype=torch.float64, device=groups.device)
+    return lambda values: zeros.index_add(0, groups.long(), values)
