@@ -1,5 +1,6 @@
 """Data sets, loaders, samplers, group partitions and Lightning data modules."""
 
+from toolkit.data.adult import Adult
 from toolkit.data.array_images import ArrayImages
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation, FlipAndCrop
@@ -13,6 +14,7 @@ from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spur
 from toolkit.data.torchvision_images import TorchvisionImages
 
 __all__ = [
+    "Adult",
     "ArrayImages",
     "ArrayLoader",
     "Augmentation",
