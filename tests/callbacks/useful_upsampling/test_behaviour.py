@@ -20,6 +20,7 @@ from callbacks._selecting import Settings, check_settings
 from callbacks._stages import SeparationLoop, runs_in_separation
 from toolkit.data import ArrayLoader, FlipAndCrop
 from toolkit.data.selection import UpsampledSet
+from toolkit.data.upsampling import indices_hash
 from toolkit.history import read_json
 from toolkit.models import ImageClassifier
 from toolkit.optim import SAM
@@ -352,6 +353,34 @@ def test_an_unusual_share_warns(project: ModuleType, tmp_path: Path) -> None:
 
     with pytest.warns(UserWarning, match=r"usually within 0.05 and 0.6, got 0\..* too early"):
         project.fit(tmp_path, [everything], module=Wrong)
+
+    inputs, targets = project.dataset().tensors
+    inputs = inputs + 10 * nn.functional.one_hot(targets, 6)
+    mislabelled = torch.cat([targets[:1] + 1, targets[1:]])
+    apart = torch.utils.data.TensorDataset(inputs, mislabelled)
+    few = UsefulUpsampling(4, selection="misclassified")
+    with pytest.warns(UserWarning, match=r"usually within 0.05 and 0.6, got 0\.0.* too late"):
+        project.fit(tmp_path / "late", [few], train=project.loader(apart))
+
+
+def test_the_order_of_scoring_decides_nothing(project: ModuleType, tmp_path: Path) -> None:
+    """Rows are sorted by id before they are clustered, wherever they were read."""
+
+    class Shuffled(Dictionaries):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return super().__getitem__((index * 17 + 5) % len(self))  # 61 is prime
+
+    fields = {"inputs": "pixels", "targets": "label", "indices": "id", "logits": "scores"}
+    train = project.loader(Dictionaries(project.dataset()))
+    found = []
+    for kind in (Dictionaries, Shuffled):
+        scoring = project.loader(kind(project.dataset()), shuffle=False)
+        callback = UsefulUpsampling(2, fields=fields, scoring_dataloader=scoring)
+        folder = tmp_path / kind.__name__
+        _, module = project.fit(folder, [callback], module=named(project), train=train)
+        assert callback.upsampled is not None
+        found.append((indices_hash(callback.upsampled.selected), project.digest(module)))
+    assert found[0] == found[1]
 
 
 def test_outputs_that_are_not_finite_stop_with_the_ids(project: ModuleType, tmp_path: Path) -> None:
