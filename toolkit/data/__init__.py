@@ -2,7 +2,7 @@
 
 from toolkit.data.array_images import ArrayImages
 from toolkit.data.arrays import ImageArrays
-from toolkit.data.augment import Augmentation, FlipAndCrop
+from toolkit.data.augment import Augmentation, Compose, FlipAndCrop
 from toolkit.data.digits import Digits
 from toolkit.data.groups import Groups, class_by_attribute
 from toolkit.data.loader import ArrayLoader, Normalize
@@ -11,11 +11,13 @@ from toolkit.data.sampler import EpochSampler
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
 from toolkit.data.torchvision_images import TorchvisionImages
+from toolkit.data.trivial_augment import TrivialAugment
 
 __all__ = [
     "ArrayImages",
     "ArrayLoader",
     "Augmentation",
+    "Compose",
     "Digits",
     "EpochSampler",
     "FlipAndCrop",
@@ -26,6 +28,7 @@ __all__ = [
     "Source",
     "Spurious",
     "TorchvisionImages",
+    "TrivialAugment",
     "add_corner_patch",
     "class_by_attribute",
     "color_images",

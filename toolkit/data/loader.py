@@ -122,6 +122,8 @@ class ArrayLoader:
         self.arrays = arrays
         self.indices = torch.arange(len(arrays)) if indices is None else indices.cpu()
         _check_indices(self.indices, len(arrays))
+        if augment is not None:
+            augment.check(arrays)
         self.augment = augment
         self.normalize = normalize or Normalize()
         self.sampler = EpochSampler(
