@@ -10,6 +10,7 @@ from torchvision.transforms.autoaugment import TrivialAugmentWide, _apply_op
 from toolkit.data import ArrayLoader, Compose, FlipAndCrop, ImageArrays, TrivialAugment
 from toolkit.data.trivial_augment import OPERATIONS
 
+
 def _images(n=6, channels=3, height=32, width=24):
     """Noise, a smooth ramp, a flat one, and few levels: what the operations trip over."""
     draw = torch.Generator().manual_seed(0)
