@@ -5,7 +5,9 @@ from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation, Compose, FlipAndCrop
 from toolkit.data.digits import Digits
 from toolkit.data.groups import Groups, class_by_attribute
+from toolkit.data.label_noise import LabelNoise, symmetric_noise
 from toolkit.data.loader import ArrayLoader, Normalize
+from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
 from toolkit.data.sampler import EpochSampler
 from toolkit.data.split import stratified_split
@@ -24,6 +26,8 @@ __all__ = [
     "Groups",
     "ImageArrays",
     "ImageData",
+    "LabelNoise",
+    "LongTail",
     "Normalize",
     "Source",
     "Spurious",
@@ -34,4 +38,5 @@ __all__ = [
     "color_images",
     "spurious_attributes",
     "stratified_split",
+    "symmetric_noise",
 ]
