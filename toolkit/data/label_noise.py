@@ -113,6 +113,7 @@ class LabelNoise:
     def apply(
         self,
         arrays: ImageArrays,
+        split: Literal["train", "val", "test"],
         given: Int[Tensor, " examples"] | None,
         generator: torch.Generator,
     ) -> ImageArrays:
@@ -120,6 +121,7 @@ class LabelNoise:
 
         Args:
             arrays: The split, with true labels.
+            split: Which one it is.
             given: Labels for its examples, or ``None`` to draw them.
             generator: Of the draws.
 
@@ -127,7 +129,7 @@ class LabelNoise:
             ValueError: If the data has groups already and ``groups`` asks for others.
         """
         noisy = arrays.targets
-        if arrays.name == "train" or (arrays.name == "val" and self.validation == "noisy"):
+        if split == "train" or (split == "val" and self.validation == "noisy"):
             noisy = given if given is not None else self._drawn(arrays, generator)
         if not self.groups:
             return replace(arrays, targets=noisy)

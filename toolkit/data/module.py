@@ -1,7 +1,7 @@
 """The base of the data modules: splits, checks and loaders of images in memory."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import lightning as L
 import torch
@@ -221,13 +221,17 @@ class ImageData(L.LightningDataModule):
                 "label_noise.validation must be clean where labels are given for the training data "
                 "and the validation data comes from elsewhere, got noisy. Set val_size, or clean."
             )
-        labels = [
-            None if given is None or part is None else given[part]
-            for part in (positions.train, positions.val, None)
-        ]
+        parts: list[tuple[Literal["train", "val", "test"], Tensor | None]] = [
+            ("train", positions.train), ("val", positions.val), ("test", None),
+        ]  # fmt: skip
         return [
-            noise.apply(split, own, epoch_generator(self.seed, k, NOISE))
-            for k, (split, own) in enumerate(zip(splits, labels, strict=True))
+            noise.apply(
+                split,
+                name,
+                None if given is None or part is None else given[part],
+                epoch_generator(self.seed, k, NOISE),
+            )
+            for k, (split, (name, part)) in enumerate(zip(splits, parts, strict=True))
         ]
 
 
