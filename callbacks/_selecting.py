@@ -20,6 +20,7 @@ __all__ = [
     "log_selection",
     "log_values",
     "selected_set",
+    "warn_of_noise",
 ]
 
 _USUAL_SHARE = (0.05, 0.6)
@@ -171,6 +172,25 @@ def log_values(trainer: L.Trainer, values: Mapping[str, int | float]) -> None:
     row = {**values, "epoch": max(trainer.current_epoch - 1, 0)}
     for logger in trainer.loggers:
         logger.log_metrics(row, step=max(trainer.global_step - 1, 0))
+
+
+def warn_of_noise(trainer: L.Trainer, selection: Selection) -> None:
+    """Warn if the data module knows of wrong labels and nothing is mixed.
+
+    It knows by ``true_targets`` and ``train.targets``, as :class:`toolkit.data.ImageData` has them.
+    """
+    data: Any = trainer.datamodule  # type: ignore[attr-defined] # Lightning does not annotate it
+    true = getattr(data, "true_targets", None)
+    is_mixed = bool(getattr(data, "mixup", False))
+    if selection in ("random", "longer") or true is None or is_mixed:
+        return
+    share = float((true.cpu() != data.train.targets.cpu()).double().mean())
+    if share > 0:
+        warnings.warn(
+            f"{share:.1%} of the training labels are noisy, and the slow examples collect them. "
+            "Train with MixUp, data.mixup=0.2 say, as the paper does.",
+            stacklevel=2,
+        )
 
 
 def _warn(found: UpsampledSet, selection: Selection) -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import lightning as L
 
 from callbacks._scoring import Scores
-from callbacks._selecting import Settings, log_selection, log_values, selected_set
+from callbacks._selecting import (
+    Settings,
+    log_selection,
+    log_values,
+    selected_set,
+    warn_of_noise,
+)
 from callbacks._stages import Stages, is_trial, runs_in_separation
 from callbacks._state import (
     gather_rng,
@@ -158,6 +164,7 @@ class Separation:
         """Rank 0's selection on every rank: clustering per rank could differ in a last bit."""
         found, problem = None, None
         if distributed.is_main():
+            warn_of_noise(self.trainer, self.settings.selection)
             try:
                 epochs = self.stages.separation_loop.epochs
                 data = self._identity["data"]

@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSourc
 from torch import Tensor
 
 from callbacks._state import Rng, read_rng, same_rng, set_rng
-from toolkit.data.reindex import lengthened, loader_generators, num_examples, over_indices
+from toolkit.data.reindex import loader_generators, num_examples, upsampled_loader
 from toolkit.data.selection import UpsampledSet
 
 __all__ = [
@@ -53,18 +53,16 @@ def runs_in_separation(callback: L.Callback) -> bool:
 
 @dataclasses.dataclass
 class TrainingSource(_DataLoaderSource):
-    """Where Lightning gets the training loader: the user's, or that over an index list.
+    """Where Lightning gets the training loader: the user's, or that over the upsampled data.
 
     Attributes:
-        indices: Positions of the upsampled data; ``None`` is the user's loader itself.
-        size: Number of examples that the indices belong to.
-        length: Positions of an epoch where that is not the number of indices.
+        found: What is upsampled; ``None`` is the user's loader itself.
+        factor: How often each of the selected examples occurs.
         generators: The user's loader's own generators, with the state in which they were found.
     """
 
-    indices: Tensor | None = None
-    size: int | None = None
-    length: int | None = None
+    found: UpsampledSet | None = None
+    factor: int = 1
     generators: list[tuple[torch.Generator, Tensor]] = dataclasses.field(default_factory=list)
 
     def dataloader(self) -> Any:
@@ -72,26 +70,25 @@ class TrainingSource(_DataLoaderSource):
 
         Raises:
             TypeError: If it cannot be upsampled.
-            ValueError: If it has another number of examples than the indices belong to.
+            ValueError: If it has another number of examples than were selected from.
         """
         loader = self.given()
-        if self.indices is None:
+        if self.found is None:
             return loader
-        loader = over_indices(loader, self.indices)
-        return loader if self.length is None else lengthened(loader, self.length)
+        return upsampled_loader(loader, self.found, self.factor)
 
     def use(self, found: UpsampledSet, factor: int) -> None:
         """Draw from the upsampled data from now on."""
-        self.indices, self.size = found.indices(factor), found.num_examples
-        self.length = found.epoch_length(factor)
+        self.found, self.factor = found, factor
 
     def given(self) -> Any:
         """The user's loader, checked."""
         loader = super().dataloader()
         count = num_examples(loader)
-        if self.size is not None and count is not None and count != self.size:
+        size = None if self.found is None else self.found.num_examples
+        if size is not None and count is not None and count != size:
             raise ValueError(
-                f"the training data must hold the {self.size} examples that were selected from, "
+                f"the training data must hold the {size} examples that were selected from, "
                 f"got {count}. Use the same data, or select anew."
             )
         for generator in loader_generators(loader):

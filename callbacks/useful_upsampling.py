@@ -86,7 +86,9 @@ weighted once however often it is copied; where batches hold indices and steps r
             :func:`toolkit.data.upsampling.flattening_epoch`.
         selection: ``slow``, or a control: ``fast``, ``random`` (as many per class as are slow),
             ``high_loss`` (as many as are slow, by loss), ``misclassified``; ``longer``: nothing is
-            upsampled, and epochs are as long as with ``slow``.
+            upsampled, and epochs are as long as with ``slow``; ``weighted``: nothing is upsampled,
+            and slow examples weigh ``factor`` times the others in the loss, which is to multiply
+            by ``loss_weights`` of the batches (mean 1), as our data and classifier do.
         factor: How often each selected example occurs; 2 is one extra copy.
         seed: Of k-means and of ``random``.
         selection_file: A ``useful.json`` of the same data: no stage one, its examples are

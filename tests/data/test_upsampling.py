@@ -18,7 +18,13 @@ from torch.utils.data import (
 )
 
 from toolkit.data import ArrayLoader, ImageArrays
-from toolkit.data.reindex import lengthened, loader_generators, num_examples, over_indices
+from toolkit.data.reindex import (
+    lengthened,
+    loader_generators,
+    num_examples,
+    over_indices,
+    upsampled_loader,
+)
 from toolkit.data.selection import UpsampledSet
 from toolkit.data.upsampling import (
     example_losses,
@@ -181,6 +187,54 @@ def test_upsampling_equals_weights_in_the_full_batch_loss() -> None:
     copied = F.cross_entropy(logits.double()[indices], targets[indices])
     weighted = (weights.double() * losses.double()).sum() / weights.sum()
     assert float(copied) == pytest.approx(float(weighted), rel=1e-6)
+
+
+def _weighted_set(selected: list[int], count: int, selection: str = "weighted") -> UpsampledSet:
+    return UpsampledSet(
+        selected=torch.tensor(selected),
+        cluster=torch.zeros(count).long(),
+        sizes=torch.zeros(1, 2).long(),
+        mean_losses=torch.zeros(1, 2).double(),
+        skipped=(),
+        loss=0.0,
+        error=0.0,
+        errors=(),
+        epochs=1,
+        settings={"selection": selection},
+        fingerprint="",
+    )
+
+
+@pytest.mark.parametrize("factor", [2, 3, 5])
+def test_weights_in_the_full_batch_loss_equal_copies(factor: int) -> None:
+    """And so do their gradients, to rounding."""
+    draw = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(30, 4, generator=draw).double(), torch.arange(30) % 3
+    found = _weighted_set([1, 4, 7, 20, 21], 30)
+    weights = found.loss_weights(factor)
+    assert weights is not None
+    assert float(weights.mean()) == pytest.approx(1, rel=1e-12)
+    assert torch.equal(found.indices(factor), torch.arange(30))
+    copied = _weighted_set([1, 4, 7, 20, 21], 30, "slow").indices(factor)
+    matrix = torch.randn(4, 3, generator=draw).double().requires_grad_()
+    losses = F.cross_entropy(inputs @ matrix, targets, reduction="none")
+    pairs = [
+        (value, *torch.autograd.grad(value, matrix, retain_graph=True))
+        for value in ((losses * weights).mean(), losses[copied].mean())
+    ]
+    for ours, theirs in zip(*pairs, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_factor_one_and_other_selections_have_no_weights() -> None:
+    assert _weighted_set([1], 4).loss_weights(1) is None
+    assert _weighted_set([1], 4, "slow").loss_weights(2) is None
+
+
+def test_loaders_that_cannot_weigh_are_refused() -> None:
+    data = TensorDataset(torch.zeros(4, 1), torch.zeros(4))
+    with pytest.raises(TypeError, match=r"must have a method with_loss_weights.*, got DataLoader"):
+        upsampled_loader(DataLoader(data), _weighted_set([1], 4), 2)
 
 
 def test_example_losses_of_one_column_are_those_of_two() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from toolkit.history import History, read_json
+from toolkit.history import History, read_json, write_json
 from toolkit.report import terminal_table
 from toolkit.report.__main__ import main
 from toolkit.report.curves import curves
@@ -16,7 +16,7 @@ from toolkit.report.looks import looks_of, panels_of
 from toolkit.report.markup import Html, tag
 from toolkit.report.record import RunRecord, StudyRecord
 from toolkit.report.tables import configuration_table, environment_table
-from toolkit.report.upsampled import contact_sheet
+from toolkit.report.upsampled import contact_sheet, selection_words
 
 
 def text_of(renderable):
@@ -114,6 +114,25 @@ class TestPictures:
         sheet = contact_sheet(pictures, selected=True)
         assert sheet is not None
         assert 'alt="2 upsampled examples of the classes 0, 1"' in sheet
+
+
+class TestSelection:
+    @pytest.mark.parametrize(
+        ("skipped", "end"),
+        [
+            ([], "chosen after 2 epochs."),
+            ([3], "Nothing of class 3: fewer than two examples or different outputs."),
+            ([3, 7], "Nothing of classes 3, 7: fewer than two examples or different outputs."),
+        ],
+    )
+    def test_classes_that_were_not_clustered_are_listed(self, small_study, skipped, end):
+        folder = small_study(variants=["sgd_useful"], seeds=[0], claims={})
+        path = folder / "sgd_useful" / "seed0" / "useful.json"
+        selection = read_json(path)
+        selection |= {"skipped_classes": skipped, "separation_epochs": 2}
+        write_json(selection, path)
+        [run] = StudyRecord.read(folder).runs["sgd_useful"]
+        assert selection_words(run).endswith(end)
 
 
 class TestTerminal:

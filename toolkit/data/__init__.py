@@ -3,34 +3,42 @@
 from toolkit.data.adult import Adult
 from toolkit.data.array_images import ArrayImages
 from toolkit.data.arrays import ImageArrays
-from toolkit.data.augment import Augmentation, FlipAndCrop
+from toolkit.data.augment import Augmentation, Compose, FlipAndCrop
 from toolkit.data.digits import Digits
 from toolkit.data.groups import Groups, class_by_attribute
+from toolkit.data.label_noise import LabelNoise, symmetric_noise
 from toolkit.data.loader import ArrayLoader, Normalize
+from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
 from toolkit.data.sampler import EpochSampler
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
 from toolkit.data.torchvision_images import TorchvisionImages
+from toolkit.data.trivial_augment import TrivialAugment
 
 __all__ = [
     "Adult",
     "ArrayImages",
     "ArrayLoader",
     "Augmentation",
+    "Compose",
     "Digits",
     "EpochSampler",
     "FlipAndCrop",
     "Groups",
     "ImageArrays",
     "ImageData",
+    "LabelNoise",
+    "LongTail",
     "Normalize",
     "Source",
     "Spurious",
     "TorchvisionImages",
+    "TrivialAugment",
     "add_corner_patch",
     "class_by_attribute",
     "color_images",
     "spurious_attributes",
     "stratified_split",
+    "symmetric_noise",
 ]

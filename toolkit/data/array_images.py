@@ -10,7 +10,9 @@ from toolkit.data.arrays import ImageArrays, integers
 from toolkit.data.augment import Augmentation
 from toolkit.data.files import Array, ArraySource, data_root
 from toolkit.data.groups import Groups, class_by_attribute
+from toolkit.data.label_noise import LabelNoise
 from toolkit.data.loader import Normalize
+from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
 from toolkit.data.spurious import Spurious
 
@@ -30,7 +32,8 @@ class ArrayImages(ImageData):
             ``data``.
         images: Name of the images.
         labels: Name of the labels.
-        train_labels: Other labels for the training data, validation split included: noisy ones.
+        train_labels: Other labels for the training data, validation split included; splits are
+            then made by them. ``label_noise`` makes them by the true ones.
         class_names: Name of the array of class names; by default ``class_names`` if there is one.
         groups: Name of an array of group ids.
         group_names: One name per group id; by default ``group0`` to the largest id that occurs, or
@@ -49,6 +52,9 @@ class ArrayImages(ImageData):
         augment: Random changes of the training images.
         normalize: Of all images; by default by the training images.
         spurious: A feature to put into all images.
+        mixup: Parameter of MixUp's Beta distribution for the training batches; 0 mixes nothing.
+        label_noise: Noisy labels for the training data.
+        long_tail: Fewer training examples of some classes.
 
     Raises:
         ValueError: If both ``groups`` and ``attributes`` are given; :meth:`check` raises it, in one
@@ -86,6 +92,9 @@ class ArrayImages(ImageData):
         augment: Augmentation | None = None,
         normalize: Normalize | None = None,
         spurious: Spurious | None = None,
+        mixup: float = 0.0,
+        label_noise: LabelNoise | None = None,
+        long_tail: LongTail | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -98,6 +107,9 @@ class ArrayImages(ImageData):
             augment=augment,
             normalize=normalize,
             spurious=spurious,
+            mixup=mixup,
+            label_noise=label_noise,
+            long_tail=long_tail,
         )
         if groups is not None and attributes is not None:
             raise ValueError(

@@ -1,15 +1,17 @@
 """Random changes of the images of a batch, drawn per position of the epoch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
+from torch.nn import functional as F
 
 from toolkit.data.arrays import ImageArrays
 
-__all__ = ["Augmentation", "FlipAndCrop"]
+__all__ = ["Augmentation", "Compose", "FlipAndCrop"]
 
 
 class Augmentation(ABC):
@@ -25,10 +27,23 @@ class Augmentation(ABC):
         """Draws for ``count`` images; the first axis of each tensor is ``count`` long."""
 
     @abstractmethod
+    def change(
+        self, images: Shaped[Tensor, "batch channels height width"], draws: dict[str, Tensor]
+    ) -> Shaped[Tensor, "batch channels height width"]:
+        """New images, changed as the draws say, of the same type and size."""
+
     def take(
         self, arrays: ImageArrays, indices: Int[Tensor, " batch"], draws: dict[str, Tensor]
     ) -> Shaped[Tensor, "batch channels height width"]:
         """New images: those at ``indices``, changed as the draws say, of the type of ``arrays``."""
+        return self.change(arrays.images.index_select(0, indices), draws)
+
+    def check(self, arrays: ImageArrays) -> None:  # noqa: B027 - most take any image
+        """Check that images of this type and size can be changed; a loader asks at its making.
+
+        Raises:
+            ValueError: If not.
+        """
 
 
 @dataclass(frozen=True)
@@ -59,13 +74,22 @@ class FlipAndCrop(Augmentation):
         flip = torch.randint(2, (count,), generator=generator).bool()
         return {"down": shifts[0], "right": shifts[1], "flip": flip & self.flip}
 
+    def change(
+        self, images: Shaped[Tensor, "batch channels height width"], draws: dict[str, Tensor]
+    ) -> Shaped[Tensor, "batch channels height width"]:
+        """Windows of the images, padded here, flipped where drawn."""
+        padded = F.pad(images, (self.padding,) * 4).contiguous()
+        return self._windows(padded, torch.arange(len(images), device=images.device), draws)
+
     def take(
         self, arrays: ImageArrays, indices: Int[Tensor, " batch"], draws: dict[str, Tensor]
     ) -> Shaped[Tensor, "batch channels height width"]:
-        """Windows of the padded images, flipped where drawn."""
-        shape = arrays.shape
-        padded = arrays.padded(self.padding)
+        """Windows of the images, padded once for all epochs, flipped where drawn."""
+        return self._windows(arrays.padded(self.padding), indices, draws)
+
+    def _windows(self, padded: Tensor, indices: Tensor, draws: dict[str, Tensor]) -> Tensor:
         _, channels, rows, columns = padded.shape
+        shape = (channels, rows - 2 * self.padding, columns - 2 * self.padding)
         # A view of every window of every image, by its place in memory: one gather of whole windows
         # crops the batch, each image at its own place. The view overlaps itself and is only read.
         strides = (rows * columns, columns, 1)
@@ -78,3 +102,54 @@ class FlipAndCrop(Augmentation):
             return images
         places = torch.arange(len(images), device=images.device) + len(images) * draws["flip"]
         return torch.cat([images, images.flip(-1)]).index_select(0, places)
+
+
+class Compose(Augmentation):
+    """Several augmentations, one after the other.
+
+    The first draws the same as alone, so that a run with further steps is paired with one without.
+
+    Args:
+        steps: At least one.
+
+    Raises:
+        ValueError: If there is none.
+    """
+
+    def __init__(self, steps: Sequence[Augmentation]) -> None:
+        if not steps:
+            raise ValueError("steps must hold at least one augmentation, got none. Leave it out.")
+        self.steps = tuple(steps)
+
+    def draw(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """The draws of each step in turn, under ``<number of the step>.<name>``."""
+        drawn = [step.draw(count, generator) for step in self.steps]
+        return {f"{k}.{name}": rows for k, one in enumerate(drawn) for name, rows in one.items()}
+
+    def change(
+        self, images: Shaped[Tensor, "batch channels height width"], draws: dict[str, Tensor]
+    ) -> Shaped[Tensor, "batch channels height width"]:
+        """The images after all steps."""
+        return self._rest(self.steps[0].change(images, _of(0, draws)), draws)
+
+    def take(
+        self, arrays: ImageArrays, indices: Int[Tensor, " batch"], draws: dict[str, Tensor]
+    ) -> Shaped[Tensor, "batch channels height width"]:
+        """Those at ``indices`` after all steps."""
+        return self._rest(self.steps[0].take(arrays, indices, _of(0, draws)), draws)
+
+    def check(self, arrays: ImageArrays) -> None:
+        """Check each step."""
+        for step in self.steps:
+            step.check(arrays)
+
+    def _rest(self, images: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        for number, step in enumerate(self.steps[1:], start=1):
+            images = step.change(images, _of(number, draws))
+        return images
+
+
+def _of(number: int, draws: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The draws of one step."""
+    start = f"{number}."
+    return {key.removeprefix(start): rows for key, rows in draws.items() if key.startswith(start)}

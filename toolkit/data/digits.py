@@ -4,7 +4,9 @@ from sklearn.datasets import load_digits
 
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation
+from toolkit.data.label_noise import LabelNoise
 from toolkit.data.loader import Normalize
+from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
 from toolkit.data.spurious import Spurious
 
@@ -27,6 +29,9 @@ class Digits(ImageData):
         augment: Random changes of the training images.
         normalize: Of all images; by default by the training images.
         spurious: A feature to put into all images.
+        mixup: Parameter of MixUp's Beta distribution for the training batches; 0 mixes nothing.
+        label_noise: Noisy labels for the training data.
+        long_tail: Fewer training examples of some classes.
 
     Reference:
         Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
@@ -46,6 +51,9 @@ class Digits(ImageData):
         augment: Augmentation | None = None,
         normalize: Normalize | None = None,
         spurious: Spurious | None = None,
+        mixup: float = 0.0,
+        label_noise: LabelNoise | None = None,
+        long_tail: LongTail | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -58,6 +66,9 @@ class Digits(ImageData):
             augment=augment,
             normalize=normalize,
             spurious=spurious,
+            mixup=mixup,
+            label_noise=label_noise,
+            long_tail=long_tail,
         )
 
     def read(self) -> Source:

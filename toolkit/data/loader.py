@@ -1,14 +1,17 @@
 """Batches out of arrays: one gather per batch, no worker processes."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from toolkit import distributed
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation
-from toolkit.data.sampler import AUGMENTATION, EpochSampler
+from toolkit.data.mixup import Mixing, check_mixup, mixup_draws
+from toolkit.data.sampler import AUGMENTATION, MIXUP, EpochSampler
 
 __all__ = ["ArrayLoader", "Normalize"]
 
@@ -78,9 +81,15 @@ class ArrayLoader:
     ``inputs`` are float32 ``(batch, channels, height, width)``; ``targets`` int64; ``indices`` the
     examples' positions in ``arrays``. ``groups`` is there where the data has groups, and ``weight``
     (0-d float32) where a partial batch is divided unevenly over ranks, see
-    :class:`~toolkit.data.sampler.LocalBatch`. Order and augmentation come from (seed, epoch) for
-    the whole epoch and are then divided, so ranks together see what one process would see.
-    Batches lie on the device of ``arrays``.
+    :class:`~toolkit.data.sampler.LocalBatch`. Order, augmentation and mixing come from (seed,
+    epoch) for the whole epoch and are then divided, so ranks together see what one process would
+    see. Batches lie on the device of ``arrays``.
+
+    With ``mixup`` the inputs are ``mix_share`` (0-d float32, at least 0.5) of the example's own and
+    the rest another one's of the global batch, whose classes are ``mix_targets``; the loss is to be
+    shared likewise, as :class:`toolkit.models.ImageClassifier` does. ``targets`` and ``indices``
+    stay the example's own. ``loss_weights`` (float32, one per example) are there where examples
+    weigh differently.
 
     Args:
         arrays: The data.
@@ -92,6 +101,9 @@ class ArrayLoader:
         augment: Random changes of the images.
         normalize: Turns images into inputs; by default uint8 divided by 255, floats as they are.
         length: Positions of an epoch, see :class:`~toolkit.data.EpochSampler`.
+        mixup: Parameter of the Beta distribution of MixUp, see
+            :func:`toolkit.data.mixup.mixup_draws`; 0 mixes nothing.
+        loss_weights: ``(examples,)``, the weight of each example's loss.
 
     Raises:
         ValueError: If an argument is out of range; see :class:`~toolkit.data.EpochSampler` for
@@ -118,10 +130,17 @@ class ArrayLoader:
         augment: Augmentation | None = None,
         normalize: Normalize | None = None,
         length: int | None = None,
+        mixup: float = 0.0,
+        loss_weights: Float[Tensor, " examples"] | None = None,
     ) -> None:
+        check_mixup(mixup)
+        self.mixup = mixup
+        self.loss_weights = None if loss_weights is None else loss_weights.float()
         self.arrays = arrays
         self.indices = torch.arange(len(arrays)) if indices is None else indices.cpu()
         _check_indices(self.indices, len(arrays))
+        if augment is not None:
+            augment.check(arrays)
         self.augment = augment
         self.normalize = normalize or Normalize()
         self.sampler = EpochSampler(
@@ -139,24 +158,28 @@ class ArrayLoader:
         Over ``torch.arange(len(loader.arrays))`` it gives bit for bit the batches of a loader over
         all examples.
         """
-        return self._like(indices, None)
+        return self._like(indices=indices, length=None)
 
     def with_length(self, length: int) -> "ArrayLoader":
         """A loader over the same examples whose epochs have ``length`` positions."""
-        return self._like(self.indices, length)
+        return self._like(length=length)
 
-    def _like(self, indices: Tensor, length: int | None) -> "ArrayLoader":
-        return ArrayLoader(
-            self.arrays,
-            self.sampler.batch_size,
-            indices=indices,
-            shuffle=self.sampler.shuffle,
-            drop_last=self.sampler.drop_last,
-            seed=self.sampler.seed,
-            augment=self.augment,
-            normalize=self.normalize,
-            length=length,
-        )
+    def with_loss_weights(self, weights: Float[Tensor, " examples"]) -> "ArrayLoader":
+        """A loader over the same examples whose batches hold these weights of their losses."""
+        return self._like(loss_weights=weights)
+
+    def _like(self, **changes: Any) -> "ArrayLoader":
+        settings: dict[str, Any] = {
+            "indices": self.indices,
+            "shuffle": self.sampler.shuffle,
+            "drop_last": self.sampler.drop_last,
+            "seed": self.sampler.seed,
+            "augment": self.augment,
+            "normalize": self.normalize,
+            "mixup": self.mixup,
+            "loss_weights": self.loss_weights,
+        }
+        return ArrayLoader(self.arrays, self.sampler.batch_size, **(settings | changes))
 
     def __len__(self) -> int:
         """The number of this rank's batches."""
@@ -171,26 +194,48 @@ class ArrayLoader:
         if self.augment is not None:
             draws = self.augment.draw(len(chosen), self.sampler.generator(AUGMENTATION))
             draws = {key: values.to(device) for key, values in draws.items()}
+        mixing = self._mixing(len(chosen), device)
         for start, stop, weight in self.sampler:
-            rows = {key: values[start:stop] for key, values in draws.items()}
-            batch = self._batch(chosen[start:stop], rows)
+            here = slice(start, stop)
+            inputs = self._inputs(chosen, draws, here)
+            batch = self._batch(chosen[here], inputs)
+            if mixing is not None:
+                others = mixing.partners[here]
+                share = float(mixing.shares[start // self.sampler.batch_size])
+                if distributed.world_size() == 1:  # the partners are in this batch
+                    theirs = inputs.index_select(0, others - start)
+                else:
+                    theirs = self._inputs(chosen, draws, others)
+                # Two roundings, as in Normalize.
+                batch["inputs"] = inputs.mul_(share).add_(theirs.mul_(1 - share))
+                batch["mix_targets"] = self.arrays.targets[chosen[others]]
+                batch["mix_share"] = torch.tensor(share, device=device)
             if weight is not None:
                 batch["weight"] = torch.tensor(weight, device=device)
             yield batch
 
-    def _batch(self, indices: Tensor, draws: dict[str, Tensor]) -> dict[str, Tensor]:
-        arrays = self.arrays
+    def _mixing(self, length: int, device: torch.device) -> Mixing | None:
+        if not self.mixup:
+            return None
+        sampler = self.sampler
+        draws = mixup_draws(length, sampler.batch_size, self.mixup, sampler.generator(MIXUP))
+        return Mixing(draws.partners.to(device), draws.shares)
+
+    def _inputs(self, chosen: Tensor, draws: dict[str, Tensor], rows: slice | Tensor) -> Tensor:
+        """Inputs at some positions of the epoch, as floats of their own."""
         if self.augment is None:
-            images = arrays.images.index_select(0, indices)
-        else:
-            images = self.augment.take(arrays, indices, draws)
-        batch = {
-            "inputs": self.normalize(images),
-            "targets": arrays.targets[indices],
-            "indices": indices,
-        }
+            return self.normalize(self.arrays.images.index_select(0, chosen[rows]))
+        drawn = {key: values[rows] for key, values in draws.items()}
+        return self.normalize(self.augment.take(self.arrays, chosen[rows], drawn))
+
+    def _batch(self, indices: Tensor, inputs: Tensor) -> dict[str, Tensor]:
+        arrays = self.arrays
+        batch = {"inputs": inputs, "targets": arrays.targets[indices], "indices": indices}
         if arrays.groups is not None:
             batch["groups"] = arrays.groups[indices]
+        if self.loss_weights is not None:
+            self.loss_weights = self.loss_weights.to(indices.device)
+            batch["loss_weights"] = self.loss_weights[indices]
         return batch
 
 

@@ -1,14 +1,19 @@
 """The base of the data modules: splits, checks and loaders of images in memory."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import lightning as L
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation
+from toolkit.data.label_noise import LabelNoise
 from toolkit.data.loader import ArrayLoader, Normalize
-from toolkit.data.sampler import SPURIOUS, epoch_generator
+from toolkit.data.long_tail import LongTail
+from toolkit.data.sampler import LONG_TAIL, NOISE, SPURIOUS, epoch_generator
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious
 
@@ -23,6 +28,14 @@ class Source(NamedTuple):
     test: ImageArrays | None = None
 
 
+class _Positions(NamedTuple):
+    """Where splits come from: how many examples there were, and which ones these are."""
+
+    num_examples: int
+    train: Int[Tensor, " train"]
+    val: Int[Tensor, " val"] | None
+
+
 class ImageData(L.LightningDataModule):
     """Images in memory in three splits that never overlap; a subclass says where to read them.
 
@@ -33,7 +46,8 @@ class ImageData(L.LightningDataModule):
     On a GPU the arrays are moved to it once. :meth:`check` reads and validates; :meth:`setup` does
     not read again. After either, ``train``, ``val`` and ``test`` are
     :class:`~toolkit.data.ImageArrays`, and ``num_classes``, ``class_names``, ``num_groups``,
-    ``group_names``, ``input_shape`` ``(channels, height, width)`` and ``normalize`` are set.
+    ``group_names``, ``input_shape`` ``(channels, height, width)`` and ``normalize`` are set; and
+    ``true_targets``, the training labels without noise.
 
     Args:
         batch_size: Training examples per update, over all ranks.
@@ -48,11 +62,17 @@ class ImageData(L.LightningDataModule):
         normalize: Of all images; by default each channel gets mean 0 and standard deviation 1 over
             the training images.
         spurious: A feature to put into all images.
+        mixup: Parameter of MixUp's Beta distribution for the training batches; 0 mixes nothing.
+            The model must read the keys that :class:`~toolkit.data.ArrayLoader` then adds, as
+            :class:`toolkit.models.ImageClassifier` does.
+        label_noise: Noisy labels for the training data.
+        long_tail: Fewer training examples of some classes.
     """
 
     train: ImageArrays
     val: ImageArrays
     test: ImageArrays
+    true_targets: Tensor
 
     def __init__(  # noqa: PLR0913 - the keys that every data node of a recipe shares
         self,
@@ -67,6 +87,9 @@ class ImageData(L.LightningDataModule):
         augment: Augmentation | None = None,
         normalize: Normalize | None = None,
         spurious: Spurious | None = None,
+        mixup: float = 0.0,
+        label_noise: LabelNoise | None = None,
+        long_tail: LongTail | None = None,
     ) -> None:
         super().__init__()
         self.batch_size = batch_size
@@ -78,6 +101,9 @@ class ImageData(L.LightningDataModule):
         self.drop_last = drop_last
         self.augment = augment
         self.spurious = spurious
+        self.mixup = mixup
+        self.label_noise = label_noise
+        self.long_tail = long_tail
         self._normalize = normalize
         self._checked = False
 
@@ -97,12 +123,15 @@ class ImageData(L.LightningDataModule):
         """
         if self._checked:
             return
-        splits = self._split(self.read())
+        splits, positions = self._split(self.read())
         if self.spurious is not None:
             splits = [
                 self.spurious.apply(split, epoch_generator(self.seed, k, SPURIOUS))
                 for k, split in enumerate(splits)
             ]
+        self.true_targets = splits[0].targets
+        if self.label_noise is not None:
+            splits = self._with_noise(self.label_noise, splits, positions)
         self.train, self.val, self.test = splits
         _check_alike(splits)
         self.num_classes = self.train.num_classes
@@ -138,6 +167,7 @@ class ImageData(L.LightningDataModule):
             seed=self.seed,
             augment=self.augment,
             normalize=self.normalize,
+            mixup=self.mixup,
         )
 
     def val_dataloader(self) -> ArrayLoader:
@@ -155,7 +185,8 @@ class ImageData(L.LightningDataModule):
     def _evaluation(self, split: ImageArrays) -> ArrayLoader:
         return ArrayLoader(split, self.eval_batch_size, normalize=self.normalize)
 
-    def _split(self, source: Source) -> list[ImageArrays]:
+    def _split(self, source: Source) -> tuple[list[ImageArrays], _Positions]:
+        """The three splits, and where their examples come from in the source's training data."""
         pool = source.train
         test_count = _count("test_size", self.test_size, source.test, len(pool))
         val_count = _count("val_size", self.val_size, source.val, len(pool))
@@ -169,10 +200,38 @@ class ImageData(L.LightningDataModule):
         test, val, train = stratified_split(
             pool.targets, [test_count, val_count, train_count], self.seed
         )
-        return [
-            pool if len(train) == len(pool) else pool.select(train, "train"),
+        if self.long_tail is not None:
+            generator = epoch_generator(self.seed, 0, LONG_TAIL)
+            targets = pool.targets[train]
+            train = train[self.long_tail.positions(targets, pool.num_classes, generator)]
+        is_whole = torch.equal(train, torch.arange(len(pool)))
+        splits = [
+            pool if is_whole else pool.select(train, "train"),
             source.val or pool.select(val, "val"),
             source.test or pool.select(test, "test"),
+        ]
+        return splits, _Positions(len(pool), train, None if source.val else val)
+
+    def _with_noise(
+        self, noise: LabelNoise, splits: list[ImageArrays], positions: _Positions
+    ) -> list[ImageArrays]:
+        given = noise.given(positions.num_examples, splits[0].num_classes)
+        if given is not None and positions.val is None and noise.validation == "noisy":
+            raise ValueError(
+                "label_noise.validation must be clean where labels are given for the training data "
+                "and the validation data comes from elsewhere, got noisy. Set val_size, or clean."
+            )
+        parts: list[tuple[Literal["train", "val", "test"], Tensor | None]] = [
+            ("train", positions.train), ("val", positions.val), ("test", None),
+        ]  # fmt: skip
+        return [
+            noise.apply(
+                split,
+                name,
+                None if given is None or part is None else given[part],
+                epoch_generator(self.seed, k, NOISE),
+            )
+            for k, (split, (name, part)) in enumerate(zip(splits, parts, strict=True))
         ]
 
 

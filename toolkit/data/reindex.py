@@ -4,7 +4,7 @@ from collections.abc import Sized
 from typing import Any, cast
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -19,8 +19,16 @@ from torch.utils.data import (
 )
 
 from toolkit import distributed
+from toolkit.data.selection import UpsampledSet
 
-__all__ = ["lengthened", "loader_generators", "num_examples", "over_indices"]
+__all__ = [
+    "lengthened",
+    "loader_generators",
+    "num_examples",
+    "over_indices",
+    "upsampled_loader",
+    "weighted",
+]
 
 _BATCH_SIZE = 128
 _KEPT = ("collate_fn", "pin_memory", "worker_init_fn", "in_order")
@@ -126,6 +134,34 @@ def lengthened(loader: Any, length: int) -> Any:
         drop_last=loader.drop_last,
         **settings,
     )
+
+
+def weighted(loader: Any, weights: Float[Tensor, " examples"]) -> Any:
+    """A loader over the same examples whose batches hold these weights of their losses.
+
+    Raises:
+        TypeError: If the loader has no method ``with_loss_weights``.
+    """
+    if not hasattr(loader, "with_loss_weights"):
+        raise TypeError(
+            "a loader whose examples weigh differently must have a method "
+            f"with_loss_weights(weights), got {type(loader).__name__}. Add the method, and let the "
+            "loss read what it puts into the batches."
+        )
+    return loader.with_loss_weights(weights)
+
+
+def upsampled_loader(loader: Any, found: UpsampledSet, factor: int) -> Any:
+    """The loader with the selected examples copied; longer or weighted for these controls.
+
+    Raises:
+        TypeError: If no such loader can be made of it.
+    """
+    loader = over_indices(loader, found.indices(factor))
+    length, weights = found.epoch_length(factor), found.loss_weights(factor)
+    if length is not None:
+        return lengthened(loader, length)
+    return loader if weights is None else weighted(loader, weights)
 
 
 def loader_generators(loader: Any) -> list[torch.Generator]:

@@ -12,6 +12,9 @@ from toolkit import distributed
 
 __all__ = [
     "AUGMENTATION",
+    "LONG_TAIL",
+    "MIXUP",
+    "NOISE",
     "ORDER",
     "SPLIT",
     "SPURIOUS",
@@ -21,7 +24,7 @@ __all__ = [
 ]
 
 # Streams of random numbers under one seed: each use has its own, so that none moves another.
-ORDER, AUGMENTATION, SPLIT, SPURIOUS = range(4)
+ORDER, AUGMENTATION, SPLIT, SPURIOUS, MIXUP, NOISE, LONG_TAIL = range(7)
 
 
 class LocalBatch(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from toolkit.data.upsampling import indices_hash, upsampled_indices
@@ -60,17 +60,33 @@ class UpsampledSet:
         return len(self.selected) / max(self.num_examples, 1)
 
     def indices(self, factor: int) -> Int[Tensor, " upsampled"]:
-        """The index list of the upsampled data; each example once for the control ``longer``."""
-        copies = 1 if self._longer else factor
+        """The index list of the upsampled data; each example once for the controls that copy none.
+
+        These are ``longer`` and ``weighted``.
+        """
+        copies = 1 if self._kind in ("longer", "weighted") else factor
         return upsampled_indices(self.num_examples, self.selected, copies)
 
     def epoch_length(self, factor: int) -> int | None:
         """Positions of an epoch for the control ``longer``, else ``None``: those of the list."""
-        return self.num_examples + (factor - 1) * len(self.selected) if self._longer else None
+        is_longer = self._kind == "longer"
+        return self.num_examples + (factor - 1) * len(self.selected) if is_longer else None
+
+    def loss_weights(self, factor: int) -> Float[Tensor, " examples"] | None:
+        """Weights of the examples' losses for the control ``weighted``, else ``None``.
+
+        They are ``factor`` to 1, and their mean over the data is 1: over all examples the weighted
+        mean of the losses is the plain mean over the data with ``factor - 1`` further copies.
+        """
+        if self._kind != "weighted" or factor == 1:
+            return None
+        weights = torch.ones(self.num_examples, dtype=torch.float64)
+        weights[self.selected] = float(factor)
+        return weights / weights.mean()
 
     @property
-    def _longer(self) -> bool:
-        return bool(self.settings.get("selection") == "longer")
+    def _kind(self) -> str:
+        return str(self.settings.get("selection"))
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values, for a checkpoint that ``weights_only=True`` can load."""

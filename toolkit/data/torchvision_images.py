@@ -16,7 +16,9 @@ from toolkit.data.image_folders import (
     list_class_folders,
     list_tiny_imagenet,
 )
+from toolkit.data.label_noise import LabelNoise
 from toolkit.data.loader import Normalize
+from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
 from toolkit.data.spurious import Spurious
 
@@ -68,6 +70,9 @@ class TorchvisionImages(ImageData):
         augment: Random changes of the training images.
         normalize: Of all images; by default by the training images.
         spurious: A feature to put into all images.
+        mixup: Parameter of MixUp's Beta distribution for the training batches; 0 mixes nothing.
+        label_noise: Noisy labels for the training data.
+        long_tail: Fewer training examples of some classes.
 
     Raises:
         ValueError: If there is no such set; :meth:`check` raises it where the data is missing.
@@ -90,6 +95,9 @@ class TorchvisionImages(ImageData):
         augment: Augmentation | None = None,
         normalize: Normalize | None = None,
         spurious: Spurious | None = None,
+        mixup: float = 0.0,
+        label_noise: LabelNoise | None = None,
+        long_tail: LongTail | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -101,6 +109,9 @@ class TorchvisionImages(ImageData):
             augment=augment,
             normalize=normalize,
             spurious=spurious,
+            mixup=mixup,
+            label_noise=label_noise,
+            long_tail=long_tail,
         )
         if name not in get_args(Name):
             raise ValueError(f"name must be one of {', '.join(get_args(Name))}, got {name!r}.")

@@ -24,7 +24,7 @@ __all__ = [
     "upsampled_indices",
 ]
 
-Selection = Literal["slow", "fast", "random", "high_loss", "misclassified", "longer"]
+Selection = Literal["slow", "fast", "random", "high_loss", "misclassified", "longer", "weighted"]
 
 _FAST, _SLOW, _NONE = 0, 1, -1
 
@@ -117,8 +117,9 @@ def select_examples(
         selection: ``slow`` or ``fast``: that cluster of every class. Controls: ``random``: per
             class as many as are slow, drawn without replacement; ``high_loss``: as many as are
             slow in all, those with the highest loss, ties to the lowest position;
-            ``misclassified``: those predicted wrongly, whatever their number; ``longer``: the slow
-            ones, whose number says how much longer to train on the plain data.
+            ``misclassified``: those predicted wrongly, whatever their number; ``longer`` and
+            ``weighted``: the slow ones, whose number says how much longer to train on the plain
+            data, or which are to weigh more in the loss.
         clusters: Of :func:`separate_examples`.
         targets: Class ids.
         losses: Loss per example.

@@ -1,6 +1,7 @@
 """Classifier of images over any net: cross-entropy, accuracy, optimiser and schedule."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, cast
 
 import lightning as L
@@ -24,7 +25,9 @@ class ImageClassifier(L.LightningModule):
     A batch is a mapping with ``inputs`` ``(batch, channels, height, width)`` and ``targets``
     ``(batch,)``; where it holds ``weight`` (see :class:`toolkit.data.ArrayLoader`), the training
     loss is multiplied by it, which makes a partial last batch that is divided unevenly over ranks
-    count each example once.
+    count each example once. ``mix_targets`` ``(batch,)`` with ``mix_share`` (0-d) mean that the
+    inputs were mixed, and share the loss between the two classes; ``loss_weights`` ``(batch,)``
+    multiply the examples' losses, whose sum is still divided by the number of examples.
 
     Logged, each a mean over examples of all ranks:
 
@@ -64,7 +67,7 @@ class ImageClassifier(L.LightningModule):
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """Mean loss of the batch, and its logits."""
         logits = self(batch["inputs"])
-        loss = self.loss(logits, batch["targets"]).mean()
+        loss = self._training_loss(logits, batch)
         self._means("train").update(loss, logits, batch["targets"])
         return {"loss": loss * batch["weight"] if "weight" in batch else loss, "logits": logits}
 
@@ -99,6 +102,16 @@ class ImageClassifier(L.LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
+    def _training_loss(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """Mean loss of a batch that may be mixed and weighted."""
+        weights = batch.get("loss_weights")
+        loss = self.loss if weights is None else partial(_per_example, self.loss)
+        losses = loss(logits, batch["targets"])
+        if "mix_targets" in batch:
+            share = batch["mix_share"]
+            losses = share * losses + (1 - share) * loss(logits, batch["mix_targets"])
+        return losses.mean() if weights is None else (losses * weights).mean()
+
     def _evaluate(self, split: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         logits = self(batch["inputs"])
         loss = self.loss(logits, batch["targets"]).mean()
@@ -117,6 +130,23 @@ class ImageClassifier(L.LightningModule):
     def _means(self, split: str) -> LossAndAccuracy:
         means = self.means[f"{split}_means"]
         return cast(LossAndAccuracy, means)
+
+
+def _per_example(loss: Loss, logits: Tensor, targets: Tensor) -> Tensor:
+    """One loss per example.
+
+    Raises:
+        ValueError: If the function gives their mean.
+    """
+    if loss is nn.functional.cross_entropy:
+        return nn.functional.cross_entropy(logits, targets, reduction="none")
+    losses = loss(logits, targets)
+    if losses.shape != targets.shape:
+        raise ValueError(
+            f"loss must return one loss per example where examples weigh differently, got shape "
+            f"{tuple(losses.shape)} for {len(targets)} examples. Set its reduction to none."
+        )
+    return losses
 
 
 _SPLITS = ("train", "val", "test")

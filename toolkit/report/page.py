@@ -248,6 +248,8 @@ def _sheets(run: RunRecord) -> Html | None:
     kind = upsampled.selection_kind(run)
     opposite = {"slow": " (fast)", "fast": " (slow)"}.get(kind, "")
     titles = {True: f"Upsampled ({kind.replace('_', ' ')})", False: f"Not upsampled{opposite}"}
+    if kind == "weighted":
+        titles = {True: "Of more weight (slow)", False: "Of less weight (fast)"}
     parts = []
     for selected, title in titles.items():
         sheet = upsampled.contact_sheet(run.pictures, selected=selected)

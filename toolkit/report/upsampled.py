@@ -45,13 +45,18 @@ def selection_kind(run: RunRecord) -> str:
 
 
 def selection_words(run: RunRecord) -> str:
-    """How many examples a run selected, and when, in one sentence."""
+    """How many examples a run selected, and when; and the classes that were not clustered."""
     selection = run.selection or {}
     count, total = len(selection["selected"]), selection["num_examples"]
     epochs = selection["separation_epochs"]
     when = "one epoch" if epochs == 1 else f"{epochs} epochs"
     share = 100 * count / max(1, total)
-    return f"{count:,} of {total:,} training examples ({share:.0f} %), chosen after {when}."
+    text = f"{count:,} of {total:,} training examples ({share:.0f} %), chosen after {when}."
+    skipped = [str(k) for k in selection.get("skipped_classes", [])]
+    if not skipped:
+        return text
+    classes = f"class{'es' * (len(skipped) > 1)} {', '.join(skipped)}"
+    return f"{text} Nothing of {classes}: fewer than two examples or different outputs."
 
 
 def class_shares(run: RunRecord) -> dict[str, tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Reading data of any project, what is recorded, edge cases and messages."""
 
+import contextlib
 import fnmatch
 import functools
 import json
@@ -18,8 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 from callbacks import SharpnessAware, UsefulUpsampling
 from callbacks._selecting import Settings, check_settings
 from callbacks._stages import SeparationLoop, runs_in_separation
-from toolkit.data import ArrayLoader, FlipAndCrop
+from toolkit.data import ArrayLoader, FlipAndCrop, LabelNoise
 from toolkit.data.selection import UpsampledSet
+from toolkit.data.upsampling import indices_hash
 from toolkit.history import read_json
 from toolkit.models import ImageClassifier
 from toolkit.optim import SAM
@@ -44,6 +46,74 @@ def test_our_data_and_model_with_factor_one_are_the_plain_run(
         mean = float(trainer.callback_metrics[f"train/{key}"])
         original = float(trainer.callback_metrics[f"train/original_{key}"])
         assert original == pytest.approx(mean, rel=1e-6)
+
+
+def test_weights_in_the_loss_are_copies_where_each_batch_is_the_whole_data(
+    project: ModuleType, tmp_path: Path
+) -> None:
+    """The same weights to rounding, and as many updates as the plain run."""
+
+    class Whole(project.Images):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__(batch_size=500, seed=3)
+
+    def fit(name: str, selection: Any, factor: int) -> Any:
+        callback = UsefulUpsampling(2, selection=selection, factor=factor)
+        arguments = {"datamodule": Whole(), "train_dataloaders": None}
+        make = functools.partial(project.classifier, batch_statistics=False)
+        folder = tmp_path / name
+        _, module = project.fit(folder, [callback], module=make, fit_arguments=arguments)
+        return callback.upsampled, module
+
+    copies, copied = fit("a", "slow", 3)
+    weights, weighted = fit("b", "weighted", 3)
+    assert torch.equal(copies.selected, weights.selected)
+    _, once = fit("c", "weighted", 1)
+    states = [module.state_dict() for module in (copied, weighted, once)]
+    for key, value in states[0].items():
+        torch.testing.assert_close(states[1][key], value, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(states[0]["net.0.weight"], states[2]["net.0.weight"], rtol=1e-3)
+    with pytest.raises(TypeError, match="must have a method with_loss_weights"):
+        project.fit(tmp_path / "d", [UsefulUpsampling(2, selection="weighted")])
+
+
+@pytest.mark.parametrize(("mixup", "selection"), [(0.0, "slow"), (0.4, "slow"), (0.0, "random")])
+def test_noisy_labels_without_mixup_warn(
+    project: ModuleType, tmp_path: Path, mixup: float, selection: Any
+) -> None:
+    noise = LabelNoise("clean", fraction=0.1)
+    data = project.Images(batch_size=16, seed=3, mixup=mixup, label_noise=noise)
+    arguments = {"datamodule": data, "train_dataloaders": None}
+    callback = UsefulUpsampling(2, selection=selection)
+    expected = contextlib.nullcontext()  # warnings are errors here
+    if not mixup and selection == "slow":
+        message = r"10.0% of the training labels are noisy, and the slow .* Train with MixUp"
+        expected = pytest.warns(UserWarning, match=message)  # type: ignore[assignment]
+    with expected:
+        project.fit(tmp_path, [callback], module=project.classifier, fit_arguments=arguments)
+
+
+def test_both_passes_of_sam_see_the_same_mixture(project: ModuleType, tmp_path: Path) -> None:
+    """``rho=0`` is the base optimizer, so both passes have one loss; factor 1 is the plain run."""
+
+    def sam(rho: float) -> L.LightningModule:
+        module: ImageClassifier = project.classifier()
+        base = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+        module._optimizer = functools.partial(SAM, base=base, rho=rho)
+        return module
+
+    def digest(callbacks: Any, module: Any, **settings: Any) -> str:
+        data = project.Images(batch_size=16, augment=FlipAndCrop(), seed=3, mixup=0.5)
+        arguments = {"datamodule": data, "train_dataloaders": None, **settings}
+        _, built = project.fit(tmp_path, callbacks, module=module, fit_arguments=arguments)
+        return str(project.digest(built))
+
+    plain = digest([], project.classifier)
+    assert digest([SharpnessAware()], functools.partial(sam, 0.0)) == plain
+    assert digest([SharpnessAware()], functools.partial(sam, 0.1)) != plain
+    assert digest([UsefulUpsampling(2, factor=1)], project.classifier) == plain
+    _, unmixed = fit_images(project, tmp_path)
+    assert project.digest(unmixed) != plain
 
 
 def test_sam_with_factor_one_is_the_plain_run(project: ModuleType, tmp_path: Path) -> None:
@@ -352,6 +422,34 @@ def test_an_unusual_share_warns(project: ModuleType, tmp_path: Path) -> None:
 
     with pytest.warns(UserWarning, match=r"usually within 0.05 and 0.6, got 0\..* too early"):
         project.fit(tmp_path, [everything], module=Wrong)
+
+    inputs, targets = project.dataset().tensors
+    inputs = inputs + 10 * nn.functional.one_hot(targets, 6)
+    mislabelled = torch.cat([targets[:1] + 1, targets[1:]])
+    apart = torch.utils.data.TensorDataset(inputs, mislabelled)
+    few = UsefulUpsampling(4, selection="misclassified")
+    with pytest.warns(UserWarning, match=r"usually within 0.05 and 0.6, got 0\.0.* too late"):
+        project.fit(tmp_path / "late", [few], train=project.loader(apart))
+
+
+def test_the_order_of_scoring_decides_nothing(project: ModuleType, tmp_path: Path) -> None:
+    """Rows are sorted by id before they are clustered, wherever they were read."""
+
+    class Shuffled(Dictionaries):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return super().__getitem__((index * 17 + 5) % len(self))  # 61 is prime
+
+    fields = {"inputs": "pixels", "targets": "label", "indices": "id", "logits": "scores"}
+    train = project.loader(Dictionaries(project.dataset()))
+    found = []
+    for kind in (Dictionaries, Shuffled):
+        scoring = project.loader(kind(project.dataset()), shuffle=False)
+        callback = UsefulUpsampling(2, fields=fields, scoring_dataloader=scoring)
+        folder = tmp_path / kind.__name__
+        _, module = project.fit(folder, [callback], module=named(project), train=train)
+        assert callback.upsampled is not None
+        found.append((indices_hash(callback.upsampled.selected), project.digest(module)))
+    assert found[0] == found[1]
 
 
 def test_outputs_that_are_not_finite_stop_with_the_ids(project: ModuleType, tmp_path: Path) -> None:
