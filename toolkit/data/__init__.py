@@ -10,7 +10,7 @@ from toolkit.data.label_noise import LabelNoise, symmetric_noise
 from toolkit.data.loader import ArrayLoader, Normalize
 from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
-from toolkit.data.sampler import EpochSampler
+from toolkit.data.sampler import EpochSampler, GroupBalancedSampler
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
 from toolkit.data.torchvision_images import TorchvisionImages
@@ -25,6 +25,7 @@ __all__ = [
     "Digits",
     "EpochSampler",
     "FlipAndCrop",
+    "GroupBalancedSampler",
     "Groups",
     "ImageArrays",
     "ImageData",

@@ -1,7 +1,7 @@
 """The Adult census data: a table with protected attributes, for the same nets and callbacks."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,12 +33,10 @@ class Adult(ImageData):
         root: Folder of the file; by default ``TOOLKIT_DATA``, else ``data``.
         attribute: The protected attribute of the groups, a categorical column.
         exclude: Columns that are no inputs, such as the attribute itself.
-        train_size: Training examples; ``None`` is all that is left.
         val_size: Validation examples, a count or a fraction of the training records.
         batch_size: Training examples per update, over all ranks.
         eval_batch_size: Examples per batch elsewhere.
-        seed: Of the split and the order.
-        drop_last: Leave out a partial last training batch; else it is weighted by its count.
+        **shared: Further ones of :class:`~toolkit.data.ImageData`.
 
     Raises:
         ValueError: :meth:`check` raises it where the file is missing or a column is unknown.
@@ -47,27 +45,23 @@ class Adult(ImageData):
         Becker and Kohavi, Adult, UCI Machine Learning Repository, 1996, doi 10.24432/C5XW20.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument per key of the recipe
+    def __init__(
         self,
         *,
         file: str = "adult.npz",
         root: str | None = None,
         attribute: str = "sex",
         exclude: Sequence[str] = (),
-        train_size: int | None = None,
         val_size: int | float = 0.1,
         batch_size: int = 256,
         eval_batch_size: int = 4096,
-        seed: int = 0,
-        drop_last: bool = False,
+        **shared: Any,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
             eval_batch_size=eval_batch_size,
-            train_size=train_size,
             val_size=val_size,
-            seed=seed,
-            drop_last=drop_last,
+            **shared,
         )
         self.file = file
         self.root = root

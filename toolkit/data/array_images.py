@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 
 from toolkit.data.arrays import ImageArrays, integers
-from toolkit.data.augment import Augmentation
 from toolkit.data.files import Array, ArraySource, data_root
 from toolkit.data.groups import Groups, class_by_attribute
-from toolkit.data.label_noise import LabelNoise
-from toolkit.data.loader import Normalize
-from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
-from toolkit.data.spurious import Spurious
 
 __all__ = ["ArrayImages"]
 
@@ -42,19 +37,8 @@ class ArrayImages(ImageData):
             then class x attribute.
         cache: Folder for unpacked copies of arrays stored with LZMA or BZIP2, which take seconds to
             unpack; ``None`` unpacks each time.
-        train_size: Training examples; ``None`` is all that is left.
         val_size: Validation examples, a count or a fraction; ``None`` reads the ``val`` arrays.
-        test_size: Test examples likewise; ``None`` reads the ``test`` arrays.
-        batch_size: Training examples per update, over all ranks.
-        eval_batch_size: Examples per batch elsewhere.
-        seed: Of the splits, the order and the augmentation.
-        drop_last: Leave out a partial last training batch; else it is weighted by its count.
-        augment: Random changes of the training images.
-        normalize: Of all images; by default by the training images.
-        spurious: A feature to put into all images.
-        mixup: Parameter of MixUp's Beta distribution for the training batches; 0 mixes nothing.
-        label_noise: Noisy labels for the training data.
-        long_tail: Fewer training examples of some classes.
+        **shared: Further ones of :class:`~toolkit.data.ImageData`.
 
     Raises:
         ValueError: If both ``groups`` and ``attributes`` are given; :meth:`check` raises it, in one
@@ -69,7 +53,7 @@ class ArrayImages(ImageData):
         (10, 4, 6)
     """
 
-    def __init__(  # noqa: PLR0913 - one argument per key of the recipe
+    def __init__(  # noqa: PLR0913 - a name for each array there may be
         self,
         file: str | dict[str, Any] | None = None,
         *,
@@ -82,34 +66,12 @@ class ArrayImages(ImageData):
         group_names: list[str] | None = None,
         attributes: str | None = None,
         cache: str | None = "~/.cache/bias-toolkit",
-        train_size: int | None = None,
         val_size: int | float | None = 0.1,
-        test_size: int | float | None = None,
-        batch_size: int = 128,
-        eval_batch_size: int = 512,
-        seed: int = 0,
-        drop_last: bool = False,
-        augment: Augmentation | None = None,
-        normalize: Normalize | None = None,
-        spurious: Spurious | None = None,
-        mixup: float = 0.0,
-        label_noise: LabelNoise | None = None,
-        long_tail: LongTail | None = None,
+        **shared: Any,
     ) -> None:
         super().__init__(
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            train_size=train_size,
             val_size=val_size,
-            test_size=test_size,
-            seed=seed,
-            drop_last=drop_last,
-            augment=augment,
-            normalize=normalize,
-            spurious=spurious,
-            mixup=mixup,
-            label_noise=label_noise,
-            long_tail=long_tail,
+            **shared,
         )
         if groups is not None and attributes is not None:
             raise ValueError(

@@ -1,7 +1,7 @@
 """Batches out of arrays: one gather per batch, no worker processes."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -11,9 +11,11 @@ from toolkit import distributed
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation
 from toolkit.data.mixup import Mixing, check_mixup, mixup_draws
-from toolkit.data.sampler import AUGMENTATION, MIXUP, EpochSampler
+from toolkit.data.sampler import AUGMENTATION, MIXUP, EpochSampler, GroupBalancedSampler
 
-__all__ = ["ArrayLoader", "Normalize"]
+__all__ = ["ArrayLoader", "Balance", "Normalize"]
+
+Balance = Literal["groups", "classes"]
 
 
 class Normalize:
@@ -104,6 +106,8 @@ class ArrayLoader:
         mixup: Parameter of the Beta distribution of MixUp, see
             :func:`toolkit.data.mixup.mixup_draws`; 0 mixes nothing.
         loss_weights: ``(examples,)``, the weight of each example's loss.
+        balance: Give each group, or each class, equally many positions of an epoch, see
+            :class:`~toolkit.data.GroupBalancedSampler`; only with ``shuffle``.
 
     Raises:
         ValueError: If an argument is out of range; see :class:`~toolkit.data.EpochSampler` for
@@ -132,6 +136,7 @@ class ArrayLoader:
         length: int | None = None,
         mixup: float = 0.0,
         loss_weights: Float[Tensor, " examples"] | None = None,
+        balance: Balance | None = None,
     ) -> None:
         check_mixup(mixup)
         self.mixup = mixup
@@ -143,14 +148,19 @@ class ArrayLoader:
             augment.check(arrays)
         self.augment = augment
         self.normalize = normalize or Normalize()
-        self.sampler = EpochSampler(
-            len(self.indices),
-            batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            seed=seed,
-            length=length,
-        )
+        self.balance = balance
+        if balance is None:
+            self.sampler = EpochSampler(
+                len(self.indices),
+                batch_size,
+                shuffle=shuffle,
+                drop_last=drop_last,
+                seed=seed,
+                length=length,
+            )
+            return
+        labels = _labels(arrays, balance, shuffle=shuffle and length is None)[self.indices]
+        self.sampler = GroupBalancedSampler(labels, batch_size, drop_last=drop_last, seed=seed)
 
     def with_indices(self, indices: Int[Tensor, " positions"]) -> "ArrayLoader":
         """A loader over another list of examples, repeats allowed, with the same settings.
@@ -178,6 +188,7 @@ class ArrayLoader:
             "normalize": self.normalize,
             "mixup": self.mixup,
             "loss_weights": self.loss_weights,
+            "balance": self.balance,
         }
         return ArrayLoader(self.arrays, self.sampler.batch_size, **(settings | changes))
 
@@ -237,6 +248,22 @@ class ArrayLoader:
             self.loss_weights = self.loss_weights.to(indices.device)
             batch["loss_weights"] = self.loss_weights[indices]
         return batch
+
+
+def _labels(arrays: ImageArrays, balance: Balance, *, shuffle: bool) -> Tensor:
+    """What is to be balanced."""
+    if not shuffle:
+        raise ValueError(
+            f"balance must go with shuffled epochs of the data's own length, got {balance!r}. "
+            "Leave one of the two out."
+        )
+    labels = arrays.targets if balance == "classes" else arrays.groups
+    if labels is None:
+        raise ValueError(
+            f"balance must be 'classes' where {arrays.name} has no groups, got {balance!r}. Give "
+            "groups, or balance the classes."
+        )
+    return labels.cpu()
 
 
 def _check_indices(indices: Tensor, num_examples: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.augment import Augmentation
 from toolkit.data.label_noise import LabelNoise
-from toolkit.data.loader import ArrayLoader, Normalize
+from toolkit.data.loader import ArrayLoader, Balance, Normalize
 from toolkit.data.long_tail import LongTail
 from toolkit.data.sampler import LONG_TAIL, NOISE, SPURIOUS, epoch_generator
 from toolkit.data.split import stratified_split
@@ -67,6 +67,7 @@ class ImageData(L.LightningDataModule):
             :class:`toolkit.models.ImageClassifier` does.
         label_noise: Noisy labels for the training data.
         long_tail: Fewer training examples of some classes.
+        balance: Give each group, or each class, equally many positions of a training epoch.
     """
 
     train: ImageArrays
@@ -90,6 +91,7 @@ class ImageData(L.LightningDataModule):
         mixup: float = 0.0,
         label_noise: LabelNoise | None = None,
         long_tail: LongTail | None = None,
+        balance: Balance | None = None,
     ) -> None:
         super().__init__()
         self.batch_size = batch_size
@@ -104,6 +106,7 @@ class ImageData(L.LightningDataModule):
         self.mixup = mixup
         self.label_noise = label_noise
         self.long_tail = long_tail
+        self.balance = balance
         self._normalize = normalize
         self._checked = False
 
@@ -168,6 +171,7 @@ class ImageData(L.LightningDataModule):
             augment=self.augment,
             normalize=self.normalize,
             mixup=self.mixup,
+            balance=self.balance,
         )
 
     def val_dataloader(self) -> ArrayLoader:

@@ -1,6 +1,6 @@
 """The order of an epoch, drawn from (seed, epoch) alone, and its division over ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from toolkit import distributed
 
 __all__ = [
     "AUGMENTATION",
+    "BALANCE",
     "LONG_TAIL",
     "MIXUP",
     "NOISE",
@@ -19,12 +20,14 @@ __all__ = [
     "SPLIT",
     "SPURIOUS",
     "EpochSampler",
+    "GroupBalancedSampler",
     "LocalBatch",
     "epoch_generator",
 ]
 
 # Streams of random numbers under one seed: each use has its own, so that none moves another.
-ORDER, AUGMENTATION, SPLIT, SPURIOUS, MIXUP, NOISE, LONG_TAIL = range(7)
+# The last one is followed by those of the groups.
+ORDER, AUGMENTATION, SPLIT, SPURIOUS, MIXUP, NOISE, LONG_TAIL, BALANCE = range(8)
 
 
 class LocalBatch(NamedTuple):
@@ -112,11 +115,7 @@ class EpochSampler:
             return torch.arange(self.num_examples)
         if self.length == self.num_examples:
             return self._permutation(self.epoch)
-        first, last = self.epoch * self.length, (self.epoch + 1) * self.length
-        passes = range(first // self.num_examples, -(-last // self.num_examples))
-        chain = torch.cat([self._permutation(number) for number in passes])
-        start = first - passes.start * self.num_examples
-        return chain[start : start + self.length]
+        return _piece_of_chain(self.num_examples, self.epoch, self.length, self._permutation)
 
     def generator(self, stream: int) -> torch.Generator:
         """A fresh generator of the current epoch; different streams are independent."""
@@ -164,6 +163,68 @@ class EpochSampler:
         """The order of one pass over all examples."""
         generator = epoch_generator(self.seed, number, ORDER)
         return torch.randperm(self.num_examples, generator=generator)
+
+
+class GroupBalancedSampler(EpochSampler):
+    """Training order in which every group that has examples takes as many positions of an epoch.
+
+    A group's positions are cut from an endless chain of permutations of its examples, so that its
+    examples are seen equally often, to within one visit; small groups repeat within an epoch, and
+    large ones take several epochs to be seen whole. Where the groups don't divide the length, the
+    first ones have a position more.
+
+    Args:
+        groups: ``(examples,)``, the group of each example.
+        batch_size: Examples of a global batch, over all ranks.
+        drop_last: Leave out a partial last batch.
+        seed: At least 0.
+
+    Raises:
+        ValueError: If an argument is out of range, or there are more groups than examples.
+
+    Example:
+        >>> sampler = GroupBalancedSampler(torch.tensor([0, 0, 0, 0, 0, 1]), batch_size=2)
+        >>> sorted(sampler.order().tolist())[3:]
+        [5, 5, 5]
+    """
+
+    def __init__(
+        self,
+        groups: Int[Tensor, " examples"],
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(len(groups), batch_size, shuffle=True, drop_last=drop_last, seed=seed)
+        self._members = [
+            (groups == group).nonzero()[:, 0] for group in sorted(set(groups.tolist()))
+        ]
+
+    def order(self) -> Int[Tensor, " length"]:
+        """The global order of the current epoch, the same on every rank."""
+        share, rest = divmod(self.length, len(self._members))
+        parts = []
+        for group, members in enumerate(self._members):
+
+            def permutation(number: int, group: int = group, size: int = len(members)) -> Tensor:
+                generator = epoch_generator(self.seed, number, BALANCE + group)
+                return torch.randperm(size, generator=generator)
+
+            length = share + (group < rest)
+            parts.append(members[_piece_of_chain(len(members), self.epoch, length, permutation)])
+        return torch.cat(parts)[self._permutation(self.epoch)]
+
+
+def _piece_of_chain(
+    num_examples: int, epoch: int, length: int, permutation: Callable[[int], Tensor]
+) -> Tensor:
+    """The epoch's piece, ``length`` long, of one permutation of all examples after another."""
+    first, last = epoch * length, (epoch + 1) * length
+    passes = range(first // num_examples, -(-last // num_examples))
+    chain = torch.cat([permutation(number) for number in passes])
+    start = first - passes.start * num_examples
+    return chain[start : start + length]
 
 
 def epoch_generator(seed: int, epoch: int, stream: int = 0) -> torch.Generator:

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 from torchvision import datasets
 
 from toolkit.data.arrays import ImageArrays
-from toolkit.data.augment import Augmentation
 from toolkit.data.files import data_root
 from toolkit.data.image_folders import (
     LabelledFiles,
@@ -16,11 +15,7 @@ from toolkit.data.image_folders import (
     list_class_folders,
     list_tiny_imagenet,
 )
-from toolkit.data.label_noise import LabelNoise
-from toolkit.data.loader import Normalize
-from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
-from toolkit.data.spurious import Spurious
 
 __all__ = ["TorchvisionImages"]
 
@@ -60,25 +55,15 @@ class TorchvisionImages(ImageData):
         image_size: For the last three: scale images to squares of this side; ``None`` asks for
             images of the same size.
         cache: Folder for decoded images; ``None`` decodes each time.
-        train_size: Training examples; ``None`` is all that is left.
         val_size: Validation examples, a count or a fraction of the training data; ``None`` uses the
             set's own validation images, which ``CINIC10`` and ``ImageFolder`` have.
-        batch_size: Training examples per update, over all ranks.
-        eval_batch_size: Examples per batch elsewhere.
-        seed: Of the splits, the order and the augmentation.
-        drop_last: Leave out a partial last training batch; else it is weighted by its count.
-        augment: Random changes of the training images.
-        normalize: Of all images; by default by the training images.
-        spurious: A feature to put into all images.
-        mixup: Parameter of MixUp's Beta distribution for the training batches; 0 mixes nothing.
-        label_noise: Noisy labels for the training data.
-        long_tail: Fewer training examples of some classes.
+        **shared: Further ones of :class:`~toolkit.data.ImageData`.
 
     Raises:
         ValueError: If there is no such set; :meth:`check` raises it where the data is missing.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument per key of the recipe
+    def __init__(
         self,
         name: Name,
         *,
@@ -86,32 +71,12 @@ class TorchvisionImages(ImageData):
         download: bool = True,
         image_size: int | None = None,
         cache: str | None = "~/.cache/bias-toolkit",
-        train_size: int | None = None,
         val_size: int | float | None = 0.1,
-        batch_size: int = 128,
-        eval_batch_size: int = 512,
-        seed: int = 0,
-        drop_last: bool = False,
-        augment: Augmentation | None = None,
-        normalize: Normalize | None = None,
-        spurious: Spurious | None = None,
-        mixup: float = 0.0,
-        label_noise: LabelNoise | None = None,
-        long_tail: LongTail | None = None,
+        **shared: Any,
     ) -> None:
         super().__init__(
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            train_size=train_size,
             val_size=val_size,
-            seed=seed,
-            drop_last=drop_last,
-            augment=augment,
-            normalize=normalize,
-            spurious=spurious,
-            mixup=mixup,
-            label_noise=label_noise,
-            long_tail=long_tail,
+            **shared,
         )
         if name not in get_args(Name):
             raise ValueError(f"name must be one of {', '.join(get_args(Name))}, got {name!r}.")
