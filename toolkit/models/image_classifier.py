@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from toolkit.losses import GroupDRO
 from toolkit.metrics import LossAndAccuracy
 
 __all__ = ["ImageClassifier", "OptimizerFactory", "ScheduleFactory"]
@@ -36,6 +37,7 @@ class ImageClassifier(L.LightningModule):
     | ``train/loss``, ``train/acc`` | training epochs, on the batches as trained |
     | ``val/loss``, ``val/acc``, ``val/error`` | validation epochs |
     | ``test/loss``, ``test/acc``, ``test/error`` | tests |
+    | ``train/group_weight/<id>`` | training epochs, with ``group_dro``: its weights |
 
     Args:
         net: Maps ``inputs`` to logits ``(batch, classes)``.
@@ -43,6 +45,8 @@ class ImageClassifier(L.LightningModule):
         schedule: Takes the optimiser and the number of updates of the run, returns a schedule
             that steps at every update; ``None`` keeps the learning rate.
         loss: Takes logits and targets, returns one loss per example, or their mean.
+        group_dro: Trains on the weighted sum of the groups' losses in place of the mean; batches
+            must hold ``groups``. ``train/loss`` is still the mean.
     """
 
     def __init__(
@@ -51,10 +55,12 @@ class ImageClassifier(L.LightningModule):
         optimizer: OptimizerFactory,
         schedule: ScheduleFactory | None = None,
         loss: Loss = nn.functional.cross_entropy,
+        group_dro: GroupDRO | None = None,
     ) -> None:
         super().__init__()
         self.net = net
         self.loss = loss
+        self.group_dro = group_dro
         self._optimizer = optimizer
         self._schedule = schedule
         self.means = nn.ModuleDict({f"{split}_means": LossAndAccuracy() for split in _SPLITS})
@@ -67,13 +73,21 @@ class ImageClassifier(L.LightningModule):
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """Mean loss of the batch, and its logits."""
         logits = self(batch["inputs"])
-        loss = self._training_loss(logits, batch)
+        losses = self._training_losses(logits, batch)
+        loss = losses.mean()
         self._means("train").update(loss, logits, batch["targets"])
-        return {"loss": loss * batch["weight"] if "weight" in batch else loss, "logits": logits}
+        if self.group_dro is not None:
+            loss = self.group_dro(losses, _groups(batch), self.trainer.global_step)
+        elif "weight" in batch:
+            loss = loss * batch["weight"]
+        return {"loss": loss, "logits": logits}
 
     def on_train_epoch_end(self) -> None:
         """Log the means of the epoch."""
         self._log_means("train")
+        if self.group_dro is not None:
+            weights = enumerate(self.group_dro.weights)
+            self.log_dict({f"train/group_weight/{group}": weight for group, weight in weights})
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """Mean loss of the batch, and its logits."""
@@ -102,15 +116,16 @@ class ImageClassifier(L.LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
-    def _training_loss(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        """Mean loss of a batch that may be mixed and weighted."""
+    def _training_losses(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """Losses of a batch that may be mixed and weighted, or their mean where that will do."""
         weights = batch.get("loss_weights")
-        loss = self.loss if weights is None else partial(_per_example, self.loss)
+        is_plain = weights is None and self.group_dro is None
+        loss = self.loss if is_plain else partial(_per_example, self.loss)
         losses = loss(logits, batch["targets"])
         if "mix_targets" in batch:
             share = batch["mix_share"]
             losses = share * losses + (1 - share) * loss(logits, batch["mix_targets"])
-        return losses.mean() if weights is None else (losses * weights).mean()
+        return losses if weights is None else losses * weights
 
     def _evaluate(self, split: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         logits = self(batch["inputs"])
@@ -130,6 +145,15 @@ class ImageClassifier(L.LightningModule):
     def _means(self, split: str) -> LossAndAccuracy:
         means = self.means[f"{split}_means"]
         return cast(LossAndAccuracy, means)
+
+
+def _groups(batch: dict[str, Tensor]) -> Tensor:
+    if "groups" not in batch:
+        raise ValueError(
+            f"a batch must hold groups where group_dro is set, got {list(batch)}. Give the data "
+            "groups, or leave group_dro out."
+        )
+    return batch["groups"]
 
 
 def _per_example(loss: Loss, logits: Tensor, targets: Tensor) -> Tensor:
