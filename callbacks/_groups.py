@@ -8,6 +8,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from toolkit.metrics import GroupMeans, lead
+from toolkit.suggest import listed
 
 __all__ = [
     "NO_GROUP",
@@ -231,7 +232,7 @@ def warn_of_absent(split: str, names: Sequence[str], means: GroupMeans, warned: 
     if absent and split not in warned:
         warned.add(split)
         rank_zero_warn(
-            f"{split} has no example of {', '.join(absent)}: metrics of such a group are NaN, and "
+            f"{split} has no example of {listed(absent)}: metrics of such a group are NaN, and "
             "means over groups leave it out."
         )
 

@@ -268,7 +268,7 @@ class TestThreshold:
     def test_sentence_names_mean_interval_and_bound(self):
         result = evaluate(threshold(at_most=0.08), {"plain": runs(HIGH)})
         assert result.sentence == (
-            "plain: test/error 7.04 % (95 % interval 6.90 to 7.18, n = 5); claimed at most 0.08"
+            "plain: test/error 7.04 % (95 % interval 6.90 to 7.18, n = 5); claimed at most 8 %"
         )
 
 

@@ -38,6 +38,14 @@ def test_an_absent_group_keeps_its_weight() -> None:
     assert float(dro.weights[2]) > float(dro.weights[0])
 
 
+def test_a_group_that_never_comes_takes_no_part() -> None:
+    losses, groups = torch.tensor([1.0, 3.0]), torch.tensor([0, 1])
+    two, four = GroupDRO(2, step_size=0.5), GroupDRO(4, step_size=0.5)
+    torch.testing.assert_close(four(losses, groups), two(losses, groups))
+    torch.testing.assert_close(four(losses, groups), two(losses, groups))
+    assert four.seen.tolist() == [True, True, False, False]
+
+
 def test_huge_losses_move_all_weight_and_stay_finite() -> None:
     dro = GroupDRO(2, step_size=1.0)
     loss = dro(torch.tensor([1e4, 1.0]), torch.tensor([0, 1]))

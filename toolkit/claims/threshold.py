@@ -5,7 +5,7 @@ from typing import Any
 
 from toolkit.claims.estimate import Estimate, Results, seed_values
 from toolkit.claims.judgement import Floor, Judgement, joint_verdict
-from toolkit.claims.wording import level_words
+from toolkit.claims.wording import bound_words, level_words
 
 __all__ = ["Threshold"]
 
@@ -64,7 +64,9 @@ class Threshold:
         verdict = joint_verdict(
             level.verdict(sign, sign * bound - self.tolerance) for _, bound, sign in bounds
         )
-        claimed = " and ".join(f"at {word} {bound:g}" for word, bound, _ in bounds)
+        claimed = " and ".join(
+            f"at {word} {bound_words(self.metric, bound)}" for word, bound, _ in bounds
+        )
         words = level_words(self.metric, level)
         evidence: dict[str, Any] = {
             "metric": self.metric,

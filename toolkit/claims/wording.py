@@ -4,7 +4,7 @@ import math
 
 from toolkit.claims.estimate import Estimate
 
-__all__ = ["difference_words", "is_fraction", "level_words"]
+__all__ = ["bound_words", "difference_words", "is_fraction", "level_words"]
 
 _FRACTIONS = ("acc", "accuracy", "error")
 
@@ -17,6 +17,16 @@ def is_fraction(metric: str) -> bool:
         (True, True, False)
     """
     return any(word in _FRACTIONS for part in metric.split("/") for word in part.split("_"))
+
+
+def bound_words(metric: str, bound: float) -> str:
+    """A bound in the unit of :func:`level_words`.
+
+    Example:
+        >>> bound_words("test/error", 0.08), bound_words("train/loss", 0.08)
+        ('8 %', '0.08')
+    """
+    return f"{100 * bound:g} %" if is_fraction(metric) else f"{bound:g}"
 
 
 def difference_words(metric: str, estimate: Estimate) -> str:

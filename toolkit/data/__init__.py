@@ -12,12 +12,19 @@ from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
 from toolkit.data.sampler import EpochSampler, GroupBalancedSampler
 from toolkit.data.split import stratified_split
-from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
+from toolkit.data.spurious import (
+    Agreement,
+    Spurious,
+    add_corner_patch,
+    color_images,
+    spurious_attributes,
+)
 from toolkit.data.torchvision_images import TorchvisionImages
 from toolkit.data.trivial_augment import TrivialAugment
 
 __all__ = [
     "Adult",
+    "Agreement",
     "ArrayImages",
     "ArrayLoader",
     "Augmentation",

@@ -1,5 +1,6 @@
 """Spurious features put into images: a colour or a corner patch that agrees with the class."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from toolkit.data.arrays import ImageArrays
 from toolkit.data.groups import class_by_attribute
 
-__all__ = ["Spurious", "add_corner_patch", "color_images", "spurious_attributes"]
+__all__ = ["Agreement", "Spurious", "add_corner_patch", "color_images", "spurious_attributes"]
 
 
 def spurious_attributes(
@@ -86,6 +87,30 @@ def add_corner_patch(
     white = 255 if images.dtype == torch.uint8 else 1
     patched[:, :, :size, :size].masked_fill_(attributes.bool()[:, None, None, None], white)
     return patched
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Group of each example of a batch: 1 where spurious attribute and class agree, else 0.
+
+    For a ``groups`` field of a callback, on data whose groups are class x attribute; two groups in
+    place of one for each pair.
+
+    Args:
+        num_attributes: As in :class:`Spurious`.
+
+    Example:
+        >>> batch = {"targets": torch.tensor([0, 1, 2]), "groups": torch.tensor([0, 2, 4])}
+        >>> Agreement(num_attributes=2)(batch).tolist()
+        [1, 0, 1]
+    """
+
+    num_attributes: int = 2
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Int[Tensor, " batch"]:
+        """Read ``targets`` and ``groups``."""
+        attributes = batch["groups"] % self.num_attributes
+        return (attributes == batch["targets"] % self.num_attributes).long()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """The worst group's loss, by weights that follow the groups' losses."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -16,7 +14,8 @@ class GroupDRO(nn.Module):
 
     At each update ``q_g <- q_g exp(step_size * L_g)`` for the groups ``g`` in the batch, then ``q``
     is scaled so that its sum stays; groups without an example in the batch keep their weight. The
-    loss is ``sum_g q_g L_g`` with the new weights. All ranks' examples count, so every rank has the
+    loss is ``sum_g q_g L_g`` with the new weights, over those of the groups seen so far: one that
+    the training data lacks takes no part. All ranks' examples count, so every rank has the
     same weights; the returned value is this rank's share of the loss times the number of ranks,
     whose mean over ranks (what DDP makes of gradients) is the loss.
 
@@ -42,6 +41,7 @@ class GroupDRO(nn.Module):
     """
 
     weights: Tensor
+    seen: Tensor
 
     def __init__(self, num_groups: int, step_size: float = 0.01) -> None:
         super().__init__()
@@ -52,7 +52,8 @@ class GroupDRO(nn.Module):
             )
         self.step_size = step_size
         self.register_buffer("weights", torch.full((num_groups,), 1 / num_groups))
-        self._update: Any = None
+        self.register_buffer("seen", torch.zeros(num_groups, dtype=torch.bool))
+        self._update: int | None = None
 
     def forward(
         self,
@@ -81,13 +82,15 @@ class GroupDRO(nn.Module):
         if self.training and (update is None or update != self._update):
             self._step(totals / count.clamp_min(1), count > 0)
             self._update = update
-        share = self.weights.to(losses) / count.clamp_min(1)
+        weights = self.weights / self.weights[self.seen].sum() if self.seen.any() else self.weights
+        share = weights.to(losses) / count.clamp_min(1)
         loss: Tensor = (share * sums).sum() * world_size()
         return loss
 
     @torch.no_grad()
     def _step(self, means: Tensor, present: Tensor) -> None:
         present = present.to(self.weights.device)
+        self.seen |= present
         old = self.weights[present]
         # Shifted by the largest loss, which the scaling takes out again: exp must not overflow.
         exponent = self.step_size * means.to(self.weights)[present]
