@@ -14,6 +14,7 @@ from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
 from toolkit.data.torchvision_images import TorchvisionImages
 from toolkit.data.trivial_augment import TrivialAugment
+from toolkit.data.waterbirds import Waterbirds
 
 __all__ = [
     "ArrayImages",
@@ -33,6 +34,7 @@ __all__ = [
     "Spurious",
     "TorchvisionImages",
     "TrivialAugment",
+    "Waterbirds",
     "add_corner_patch",
     "class_by_attribute",
     "color_images",
