@@ -47,7 +47,7 @@ class Waterbirds(ImageData):
         long_tail: Fewer training examples of one class.
 
     Raises:
-        ValueError: :meth:`check` raises it, in one line, where a file or column is missing or wrong.
+        ValueError: :meth:`check` raises it, in one line, where a file or column is wrong.
 
     Reference:
         Sagawa et al. 2020, arXiv:1911.08731, section 3.
@@ -138,6 +138,6 @@ class Waterbirds(ImageData):
 def _check_column(folder: Path, name: str, values: Array, count: int) -> None:
     if values.dtype.kind not in "iu" or not np.isin(values, range(count)).all():
         raise ValueError(
-            f"column {name} of {folder / 'metadata.csv'} must hold whole numbers in 0..{count - 1}, "
-            f"got {sorted({str(value) for value in values})[:5]}. Unpack the data again."
+            f"column {name} of {folder / 'metadata.csv'} must hold whole numbers in "
+            f"0..{count - 1}, got {sorted({str(value) for value in values})[:5]}. Unpack the data again."
         )
