@@ -1,33 +1,12 @@
 """A small set in the layout of Waterbirds, read back; and what is said of faults."""
 
-import csv
 import re
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from tests.fake_sets import WATERBIRDS, write_waterbirds
 from toolkit.data import Waterbirds
-
-FOLDER = "waterbird_complete95_forest2water2"
-COLUMNS = ["img_id", "img_filename", "y", "split", "place", "place_filename"]
-
-
-def write_waterbirds(root, n=24, size=(20, 16)):
-    """Pictures of one colour each, ``(10 * row, 100 * y, 100 * place)``, and their table."""
-    folder = root / FOLDER
-    rows = []
-    for k in range(n):
-        y, place, split = k % 2, k // 2 % 2, (0, 0, 1, 2)[k // 4 % 4]
-        file = f"{k % 3:03d}.Bird/bird_{k}.jpg"
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        picture = np.full((size[1], size[0], 3), (10 * k, 100 * y, 100 * place), np.uint8)
-        Image.fromarray(picture).save(folder / file, quality=95)
-        rows.append([k + 1, file, y, split, place, "/o/ocean/1.jpg"])
-    with (folder / "metadata.csv").open("w", newline="") as table:
-        csv.writer(table).writerows([COLUMNS, *rows])
-    return rows
 
 
 def _data(root, **arguments):
@@ -58,7 +37,7 @@ def test_part_of_the_training_data_may_be_used(tmp_path):
 
 
 def _spoil(root, change):
-    path = root / FOLDER / "metadata.csv"
+    path = root / WATERBIRDS / "metadata.csv"
     path.write_text(change(path.read_text()))
 
 
