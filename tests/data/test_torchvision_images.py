@@ -1,18 +1,14 @@
 """Small files in each set's own format, read back; and what is said where they are missing."""
 
-import hashlib
-import pickle
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torchvision import datasets
 
+from tests.fake_sets import RNG, write_cifar, write_images, write_stl10
 from toolkit.data import TorchvisionImages
 from toolkit.data.image_folders import decode_images
-
-RNG = np.random.default_rng(0)
 
 
 def _idx(path, array):
@@ -30,66 +26,6 @@ def _write_mnist(root, name):
         _idx(root / name / "raw" / f"{prefix}-labels-idx1-ubyte", labels)
         written[split] = images[:, None], labels
     return written
-
-
-def _write_cifar(root, cls, monkeypatch, fine):
-    """Batches of the right format; their checksums take the place of the real ones."""
-    classes = 100 if fine else 10
-    names = [f"class {k}" for k in range(classes)]
-    written = {}
-    for split, listed in (("train", cls.train_list), ("test", cls.test_list)):
-        sums, images, labels = [], [], []
-        for file, _ in listed:
-            rows = RNG.integers(256, size=(6, 3072), dtype=np.uint8)
-            targets = RNG.integers(classes, size=6).tolist()
-            entry = {"data": rows, "fine_labels" if fine else "labels": targets}
-            sums.append([file, _dump(root / cls.base_folder / file, entry)])
-            images.append(rows.reshape(-1, 3, 32, 32))
-            labels += targets
-        monkeypatch.setattr(cls, f"{split}_list", sums)
-        written[split] = np.concatenate(images), np.array(labels)
-    path = root / cls.base_folder / cls.meta["filename"]
-    md5 = _dump(path, {cls.meta["key"]: names})
-    monkeypatch.setattr(cls, "meta", cls.meta | {"md5": md5})
-    return written
-
-
-def _dump(path, entry):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(entry))
-    return hashlib.md5(path.read_bytes()).hexdigest()
-
-
-def _write_stl10(root, monkeypatch):
-    folder = root / "stl10_binary"
-    folder.mkdir()
-    written = {}
-    for split, n in (("train", 10), ("test", 4), ("unlabeled", 2)):
-        images = RNG.integers(256, size=(n, 3, 96, 96), dtype=np.uint8)
-        # The files hold each channel column by column.
-        (folder / f"{split}_X.bin").write_bytes(images.transpose(0, 1, 3, 2).tobytes())
-        labels = np.arange(n, dtype=np.uint8) % 10
-        (folder / f"{split}_y.bin").write_bytes((labels + 1).tobytes())
-        written[split] = images, labels
-    for attribute in ("train_list", "test_list"):
-        listed = [
-            [file, hashlib.md5((folder / file).read_bytes()).hexdigest()]
-            for file, _ in getattr(datasets.STL10, attribute)
-        ]
-        monkeypatch.setattr(datasets.STL10, attribute, listed)
-    (folder / "class_names.txt").write_text("\n".join(f"thing{k}" for k in range(10)))
-    return written
-
-
-def _write_images(folder, classes, per_class, size):
-    pixels = {}
-    for name in classes:
-        (folder / name).mkdir(parents=True)
-        for k in range(per_class):
-            image = RNG.integers(256, size=(size, size, 3), dtype=np.uint8)
-            Image.fromarray(image).save(folder / name / f"{k}.png")
-            pixels[name, k] = image
-    return pixels
 
 
 def _read(name, root, **kwargs):
@@ -128,7 +64,7 @@ def test_idx_files_are_read(tmp_path, name):
 
 @pytest.mark.parametrize(("name", "classes"), [("CIFAR10", 10), ("CIFAR100", 100)])
 def test_python_batches_are_read(tmp_path, monkeypatch, name, classes):
-    written = _write_cifar(tmp_path, getattr(datasets, name), monkeypatch, name == "CIFAR100")
+    written = write_cifar(tmp_path, getattr(datasets, name), monkeypatch, name == "CIFAR100")
     data = _read(name, tmp_path)
     _check_parts(data, written)
     assert data.input_shape == (3, 32, 32)
@@ -136,14 +72,14 @@ def test_python_batches_are_read(tmp_path, monkeypatch, name, classes):
 
 
 def test_stl10_is_read_with_labels_from_zero(tmp_path, monkeypatch):
-    written = _write_stl10(tmp_path, monkeypatch)
+    written = write_stl10(tmp_path, monkeypatch)
     data = _read("STL10", tmp_path)
     _check_parts(data, written)
     assert data.class_names[3] == "thing3"
 
 
 def test_file_of_another_checksum_is_refused(tmp_path, monkeypatch):
-    _write_cifar(tmp_path, datasets.CIFAR10, monkeypatch, fine=False)
+    write_cifar(tmp_path, datasets.CIFAR10, monkeypatch, fine=False)
     with (tmp_path / "cifar-10-batches-py" / "test_batch").open("ab") as file:
         file.write(b" ")
     with pytest.raises(ValueError, match=r"CIFAR10 must lie in .*corrupted.* Put the unpacked"):
@@ -200,8 +136,8 @@ def test_tiny_imagenet_takes_its_validation_images_as_test_data(tmp_path):
     folder = tmp_path / "tiny-imagenet-200"
     codes = ["n02", "n01"]
     for code in codes:
-        _write_images(folder / "train" / code, ["images"], 3, 64)
-    pixels = _write_images(folder / "val", ["images"], 2, 64)
+        write_images(folder / "train" / code, ["images"], 3, 64)
+    pixels = write_images(folder / "val", ["images"], 2, 64)
     (folder / "val" / "val_annotations.txt").write_text(
         "1.png\tn02\t0\t0\t9\t9\n0.png\tn01\t0\t0\t9\t9\n"
     )
@@ -222,9 +158,7 @@ def test_tiny_imagenet_takes_its_validation_images_as_test_data(tmp_path):
 )
 def test_class_folders_are_read_with_their_own_validation_images(tmp_path, name, folder, val):
     classes = ["bird", "cat"]
-    pixels = {
-        s: _write_images(tmp_path / folder / s, classes, 3, 8) for s in ("train", val, "test")
-    }
+    pixels = {s: write_images(tmp_path / folder / s, classes, 3, 8) for s in ("train", val, "test")}
     data = _read(name, tmp_path, val_size=None)
     for split, key in ((data.train, "train"), (data.val, val), (data.test, "test")):
         assert split.targets.tolist() == [0, 0, 0, 1, 1, 1]
@@ -236,13 +170,13 @@ def test_class_folders_are_read_with_their_own_validation_images(tmp_path, name,
 
 
 def test_faults_of_class_folders_are_named(tmp_path):
-    _write_images(tmp_path / "train", ["a", "b"], 2, 8)
+    write_images(tmp_path / "train", ["a", "b"], 2, 8)
     (tmp_path / "test").mkdir()
     with pytest.raises(
         ValueError, match=r"must hold images in one folder per class, got none in .*test"
     ):
         _read("ImageFolder", tmp_path)
-    _write_images(tmp_path / "test", ["a", "c"], 2, 8)
+    write_images(tmp_path / "test", ["a", "c"], 2, 8)
     with pytest.raises(ValueError, match=r"must be those of the training data, got c\. Move"):
         _read("ImageFolder", tmp_path)
     (tmp_path / "test" / "c").rename(tmp_path / "test" / "b")
@@ -256,7 +190,7 @@ def test_faults_of_class_folders_are_named(tmp_path):
 
 
 def test_decoded_images_are_kept_until_a_file_changes(tmp_path):
-    _write_images(tmp_path / "x", ["a"], 2, 8)
+    write_images(tmp_path / "x", ["a"], 2, 8)
     paths = sorted((tmp_path / "x" / "a").iterdir())
 
     def decoded():

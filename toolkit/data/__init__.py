@@ -21,6 +21,7 @@ from toolkit.data.spurious import (
 )
 from toolkit.data.torchvision_images import TorchvisionImages
 from toolkit.data.trivial_augment import TrivialAugment
+from toolkit.data.waterbirds import Waterbirds
 
 __all__ = [
     "Adult",
@@ -43,6 +44,7 @@ __all__ = [
     "Spurious",
     "TorchvisionImages",
     "TrivialAugment",
+    "Waterbirds",
     "add_corner_patch",
     "class_by_attribute",
     "color_images",
