@@ -7,6 +7,8 @@ from toolkit.data.digits import Digits
 from toolkit.data.groups import Groups, class_by_attribute
 from toolkit.data.loader import ArrayLoader, Normalize
 from toolkit.data.module import ImageData, Source
+from toolkit.data.patch_signals import PatchSignals
+from toolkit.data.resident import ResidentData
 from toolkit.data.sampler import EpochSampler
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import Spurious, add_corner_patch, color_images, spurious_attributes
@@ -23,6 +25,8 @@ __all__ = [
     "ImageArrays",
     "ImageData",
     "Normalize",
+    "PatchSignals",
+    "ResidentData",
     "Source",
     "Spurious",
     "TorchvisionImages",

@@ -13,6 +13,7 @@ from toolkit import distributed
 __all__ = [
     "AUGMENTATION",
     "ORDER",
+    "SIGNALS",
     "SPLIT",
     "SPURIOUS",
     "EpochSampler",
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 # Streams of random numbers under one seed: each use has its own, so that none moves another.
-ORDER, AUGMENTATION, SPLIT, SPURIOUS = range(4)
+ORDER, AUGMENTATION, SPLIT, SPURIOUS, SIGNALS = range(5)
 
 
 class LocalBatch(NamedTuple):
