@@ -1,7 +1,7 @@
 """One run of the two-layer CNN within a program: its data, its descent, what is measured of it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from toolkit.nets.two_layer_cnn import (
 __all__ = ["PatchMember"]
 
 Array = NDArray[np.float64]
+
+_STRIDE = 50
+"""Updates between two looks at whether the fast feature has been learnt."""
 
 
 class PatchMember:
@@ -73,13 +76,11 @@ class PatchMember:
         fast, slow = (float(value) for value in inner.max(0))
         cubes = (inner**3).sum(0)
         of_fast, of_slow = self._fast**3 * float(cubes[0]), self._slow**3 * float(cubes[1])
-        margins = self._targets * self._outputs(weights)
         test_outputs = table_outputs(weights, self._test)[: len(self._test_targets)]
         hits = self._test_targets * test_outputs > 0
         slope = table_gradient(weights, self._train, self._shares)
-        losses = np.logaddexp(0.0, -margins)
         return {
-            "train/loss": float((self._shares[: len(losses)] * losses).sum()),
+            "train/loss": self.loss(weights),
             "train/grad_norm": float(np.sqrt((slope * slope).sum())),
             "train/alignment/fast": fast,
             "train/alignment/slow": slow,
@@ -95,16 +96,26 @@ class PatchMember:
             ),
         }
 
-    def outputs_at(self, update: int) -> Float64[Tensor, " examples"]:
-        """Outputs on the training data after so many updates from the initial filters."""
-        weights = self.initial.copy()
-        self.descend(weights, (0, update), np.zeros(3))
-        return torch.from_numpy(self._outputs(weights))
+    def loss(self, weights: Array) -> float:
+        """Mean logistic loss on the training data."""
+        losses = np.logaddexp(0.0, -self._targets * self._outputs(weights))
+        return float((self._shares[: len(losses)] * losses).sum())
+
+    def outputs_at(self, updates: Sequence[int]) -> list[Float64[Tensor, " examples"]]:
+        """Outputs on the training data after so many updates, ascending, from the start."""
+        weights, done, found = self.initial.copy(), 0, []
+        for update in updates:
+            self.descend(weights, (done, update - done), np.zeros(3))
+            done = update
+            found.append(torch.from_numpy(self._outputs(weights)))
+        return found
 
     def fast_update(self, limit: int) -> int | None:
         """Updates after which the fast feature is learnt, from the initial filters."""
-        reached = np.full(3, -1.0)
-        self.descend(self.initial.copy(), (0, limit), reached)
+        weights, done, reached = self.initial.copy(), 0, np.full(3, -1.0)
+        while done < limit and reached[0] < 0:
+            self.descend(weights, (done, min(_STRIDE, limit - done)), reached)
+            done += _STRIDE
         return None if reached[0] < 0 else int(reached[0])
 
     def select(
@@ -118,10 +129,10 @@ class PatchMember:
             selection, clusters, targets=labels, losses=losses, correct=correct, seed=self.seed
         )
 
-    def separation(self, update: int) -> tuple[float, float]:
+    def separation(self, outputs: Float64[Tensor, " examples"]) -> tuple[float, float]:
         """Precision and recall of the slow clusters against the examples without fast feature."""
         chosen = np.zeros(len(self._targets), dtype=bool)
-        chosen[self.select(self.outputs_at(update), "slow").numpy()] = True
+        chosen[self.select(outputs, "slow").numpy()] = True
         both = float((chosen & self._masked).sum())
         return _ratio(both, float(chosen.sum())), _ratio(both, float(self._masked.sum()))
 

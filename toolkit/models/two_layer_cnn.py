@@ -1,5 +1,6 @@
 """Two-layer CNN on patch data: full-batch gradient descent or SAM, several runs as one program."""
 
+import itertools
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,6 +16,9 @@ from toolkit.models.patch_member import PatchMember
 from toolkit.nets.two_layer_cnn import Descent, patch_outputs
 
 __all__ = ["TwoLayerCNN"]
+
+_UNKNOWN = (math.nan, math.nan)
+_STALLED = 0.9
 
 
 class TwoLayerCNN(JointModel):
@@ -41,7 +45,7 @@ class TwoLayerCNN(JointModel):
     | key of the result only | |
     | --- | --- |
     | ``fast_update``, ``ratio_at_fast_update`` | none if that was not reached |
-    | ``stalled`` | 1 if it was not, else 0 |
+    | ``stalled`` | 1 if the loss is above 0.9 log 2 at the end, else 0 |
     | ``theory/stall_radius``, ``theory/kappa`` | at the initial filters |
     | ``separation/precision/<at>``, ``/recall/<at>`` | slow clusters against masked examples |
     | ``useful/selected`` | share of the training examples that were selected |
@@ -116,7 +120,7 @@ class TwoLayerCNN(JointModel):
         self.selection = selection
         self.factor = factor
         self.select_at = select_at
-        self.separation_at = tuple(separation_at)
+        self.separation_at = tuple(sorted(separation_at))
         drawn = init_std * torch.randn(1, num_filters, dim, dtype=torch.float64)
         self.weights = nn.Parameter(drawn, requires_grad=False)
         self.register_buffer("initial", drawn.clone())
@@ -168,8 +172,8 @@ class TwoLayerCNN(JointModel):
         ]
 
     def begin(self, batch: Mapping[str, Tensor]) -> None:
-        """Warn of radii that leave the theory, and find what to upsample."""
-        self._warn_of_stalls()
+        """Warn of what leaves the theory, and find what to upsample."""
+        self._warn()
         if self.selection is not None:
             self.map_members(self._upsample, range(self.num_members))
 
@@ -205,14 +209,15 @@ class TwoLayerCNN(JointModel):
         values = {
             "fast_update": update if found else math.nan,
             "ratio_at_fast_update": slow / fast if found else math.nan,
-            "stalled": float(not found),
+            "stalled": float(part.loss(self.weights[m].numpy()) > _STALLED * math.log(2)),
             "theory/stall_radius": radius,
             "theory/kappa": kappa,
         }
         if self.selection is not None:
             values["useful/selected"] = part.selected_share
-        for at in self.separation_at:
-            pair = part.separation(round(at * update)) if found else (math.nan, math.nan)
+        updates = [round(at * update) for at in self.separation_at] if found else []
+        pairs = [part.separation(outputs) for outputs in part.outputs_at(updates)]
+        for at, pair in zip(self.separation_at, pairs or itertools.repeat(_UNKNOWN), strict=False):
             values[f"separation/precision/{at:g}"], values[f"separation/recall/{at:g}"] = pair
         return values
 
@@ -227,19 +232,28 @@ class TwoLayerCNN(JointModel):
                 stacklevel=2,
             )
             return
-        outputs = part.outputs_at(round(self.select_at * update))
+        (outputs,) = part.outputs_at([round(self.select_at * update)])
         part.upsample(part.select(outputs, self.selection or "slow"), self.factor)
 
-    def _warn_of_stalls(self) -> None:
-        radii = [part.theory()[0] for part in self._parts]
-        over = [m for m, radius in enumerate(radii) if self.rho[m] > 0.5 * radius]
+    def _warn(self) -> None:
+        """Of initial filters and radii that leave the theory, once for all members."""
+        theory = [part.theory() for part in self._parts]
+        over = [m for m, (radius, _) in enumerate(theory) if self.rho[m] > 0.5 * radius]
         if over:
-            worst = max(over, key=lambda m: float(self.rho[m]) / radii[m])
+            worst = max(over, key=lambda m: float(self.rho[m]) / theory[m][0])
             warnings.warn(
                 "rho must be at most half the radius at which SAM stalls for the theory to hold, "
-                f"got {float(self.rho[worst]):g} where that radius is {radii[worst]:.2g} "
+                f"got {float(self.rho[worst]):g} where that radius is {theory[worst][0]:.2g} "
                 "at the start. The fast feature may not be learnt.",
-                stacklevel=2,
+                stacklevel=3,
+            )
+        swapped = [int(self.seed[m]) for m, (_, kappa) in enumerate(theory) if kappa < 1]
+        if swapped:
+            warnings.warn(
+                "the fast feature must start faster than the slow one, got initial filters with "
+                f"which it does not, seed {', '.join(map(str, sorted(set(swapped))))}. Their roles "
+                "are swapped there; leave these seeds out.",
+                stacklevel=3,
             )
 
 

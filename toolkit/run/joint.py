@@ -24,7 +24,8 @@ from toolkit.run.training import (
     mirror,
     numbers,
     quiet,
-    seeded_parts,
+    seeded_data,
+    seeded_model,
     write_inputs,
 )
 from toolkit.tracking import HistoryLogger
@@ -52,8 +53,9 @@ def train_together(runs: Sequence[Run], tell: Tell) -> None:
     quiet()
     with contextlib.ExitStack() as locks:
         programs: dict[Any, list[_Member]] = {}
+        data: dict[str, L.LightningDataModule] = {}  # variants of a seed often share it
         for run in runs:
-            member = _opened(run, locks, tell)
+            member = _opened(run, locks, data, tell)
             if member is not None:
                 programs.setdefault(member.join_key(), []).append(member)
         for members in programs.values():
@@ -229,14 +231,16 @@ class _Program(L.Callback):
         sent_to.finish()
 
 
-def _opened(run: Run, locks: contextlib.ExitStack, tell: Tell) -> _Member | None:
+def _opened(
+    run: Run, locks: contextlib.ExitStack, data: dict[str, L.LightningDataModule], tell: Tell
+) -> _Member | None:
     """The run's parts, its folder held; ``None`` if it has ended already, one way or another."""
     try:
         locks.enter_context(FolderLock(run.folder))
         if run.is_finished():  # by another process, since the runs were listed
             tell(run, "found", run.result())
             return None
-        return _restored(run)
+        return _restored(run, data)
     except FolderInUseError as error:
         tell(run, "locked", str(error))
     except Exception as error:  # noqa: BLE001 - whatever it was, the others go on
@@ -244,9 +248,12 @@ def _opened(run: Run, locks: contextlib.ExitStack, tell: Tell) -> _Member | None
     return None
 
 
-def _restored(run: Run) -> _Member:
+def _restored(run: Run, known: dict[str, L.LightningDataModule]) -> _Member:
     write_inputs(run)
-    data, model = seeded_parts(run)
+    key = repr((run.seed, run.resolved["data"]))
+    if key not in known:
+        known[key] = seeded_data(run)
+    data, model = known[key], seeded_model(run)
     if not isinstance(model, JointModel) or not isinstance(data, ResidentData):
         raise TypeError(
             "model and data must be a JointModel and a ResidentData, got "

@@ -93,7 +93,7 @@ def run_all(runs: Iterable[Run], jobs: int, listen: Listener, gpus: int = 0) -> 
                     text = f"could not be started: {error!r}."
                     _end([Event(run, "failed", text) for run in crew], outcomes, listen)
                 else:
-                    listen(Event(crew[0], "started", len(crew)))
+                    listen(Event(crew[0], "started"))
             wait([item for job in active for item in job.waitables()], timeout=1.0)
             for job in list(active):
                 _end(job.poll(listen), outcomes, listen)

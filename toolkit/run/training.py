@@ -27,7 +27,8 @@ __all__ = [
     "mirror",
     "numbers",
     "quiet",
-    "seeded_parts",
+    "seeded_data",
+    "seeded_model",
     "train",
     "write_inputs",
 ]
@@ -51,7 +52,7 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
     torch.set_num_threads(run.resolved["threads"])
     if distributed.is_main():
         write_inputs(run)
-    datamodule, model = seeded_parts(run)
+    datamodule, model = seeded_data(run), seeded_model(run)
     record = HistoryLogger(run.folder, mirror(run))
     rule = run.checkpoint_rule
     checkpoint = RunCheckpoint(
@@ -172,13 +173,18 @@ def write_inputs(run: Run) -> None:
     history.write_json(environment(), run.folder / "environment.json")
 
 
-def seeded_parts(run: Run) -> tuple[L.LightningDataModule, L.LightningModule]:
-    """The data module and the model, each built from the run's seed."""
+def seeded_data(run: Run) -> L.LightningDataModule:
+    """The data module, built from the run's seed."""
     L.seed_everything(run.seed, workers=True, verbose=False)
-    datamodule = config.build(run.resolved, "data")
-    # Seeded again: variants that differ in their data still share their initial weights.
-    torch.manual_seed(run.seed)
-    return datamodule, config.build(run.resolved, "model")
+    data: L.LightningDataModule = config.build(run.resolved, "data")
+    return data
+
+
+def seeded_model(run: Run) -> L.LightningModule:
+    """The model, built from the run's seed: variants that differ in their data still share it."""
+    L.seed_everything(run.seed, workers=True, verbose=False)
+    model: L.LightningModule = config.build(run.resolved, "model")
+    return model
 
 
 def mirror(run: Run) -> WandbMirror | None:
