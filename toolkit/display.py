@@ -74,6 +74,8 @@ class Display:
         note = "" if told["loss"] is None else f"loss {told['loss']:.3g}"
         if told["stage"] != "training":
             note = f"{told['stage']} {note}"
+        if event.run.name not in self._tasks:  # one of several in a process
+            self._started(event)
         task = self._tasks[event.run.name]
         self._bars.update(task, completed=told["epoch"], total=told["epochs"], note=note)
 

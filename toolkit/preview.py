@@ -13,6 +13,7 @@ import torch
 from rich.table import Table
 
 from toolkit import config
+from toolkit.models import JointModel
 from toolkit.run import Run
 from toolkit.run.rehearsal import rehearse
 
@@ -23,10 +24,11 @@ _TIMED_BATCHES = 3
 
 @dataclass
 class _Stopwatch(L.Callback):
-    """Observes: the time of each training batch but the first, and the first one's shapes."""
+    """Observes: the times of training batches, also but for the first one, and their shapes."""
 
     seconds: list[float]
     shapes: str = ""
+    total: float = 0.0
     _began: float = 0.0
 
     def on_train_batch_start(self, *arguments: Any) -> None:
@@ -37,8 +39,10 @@ class _Stopwatch(L.Callback):
     ) -> None:
         if trainer.strategy.root_device.type == "cuda":
             torch.cuda.synchronize()
+        taken = time.perf_counter() - self._began
+        self.total += taken
         if idx > 0:
-            self.seconds.append(time.perf_counter() - self._began)
+            self.seconds.append(taken)
         if isinstance(outputs, dict) and "logits" in outputs and isinstance(batch, dict):
             inputs, logits = batch["inputs"], outputs["logits"]
             self.shapes = f"{tuple(inputs.shape)} -> {tuple(logits.shape)}"
@@ -111,8 +115,14 @@ def _preview_variant(
         num_sanity_val_steps=0,
     )
     trainer.fit(model, datamodule=datamodule)
-    updates = _num_updates(len(datamodule.train_dataloader()), resolved["trainer"])
-    seconds = sum(watch.seconds) / max(1, len(watch.seconds)) * updates * num_seeds
+    each = sum(watch.seconds) / max(1, len(watch.seconds))
+    if isinstance(model, JointModel):
+        # Of the smallest training, one step, the first is timed too.
+        each = watch.total / max(1, model.done)
+        updates = model.updates
+    else:
+        updates = _num_updates(len(datamodule.train_dataloader()), resolved["trainer"])
+    seconds = each * updates * num_seeds
     count = sum(parameter.numel() for parameter in model.parameters())
     cells = [f"{count:,}", f"{updates:,}", _duration(seconds), _memory(trainer)]
     return [variant, watch.shapes, *cells], seconds

@@ -17,6 +17,7 @@ from toolkit.claims.estimate import (
     t_interval,
 )
 from toolkit.claims.judgement import Claim, ClaimResult, Floor, Judgement, evaluate
+from toolkit.claims.seeds import SeedShare, Throughout
 from toolkit.claims.sequence import Ordering, Trend
 from toolkit.claims.summary import build_study, claim_from_node, read_results, summarize
 from toolkit.claims.threshold import Threshold
@@ -32,7 +33,9 @@ __all__ = [
     "NotTestedError",
     "Ordering",
     "Results",
+    "SeedShare",
     "Threshold",
+    "Throughout",
     "Trend",
     "Verdict",
     "build_study",

@@ -105,8 +105,12 @@ def t_interval(
     return mean, mean - half, mean + half
 
 
-def seed_values(results: Results, variant: str, metric: str) -> dict[int, float]:
+def seed_values(
+    results: Results, variant: str, metric: str, *, top: bool = False
+) -> dict[int, float]:
     """``{seed: value}`` of a metric over the finished runs of a variant.
+
+    With ``top`` the value stands beside the metrics, such as ``updates``.
 
     Raises:
         NotTestedError: If a run of the variant failed, none has finished, or a finished one has
@@ -122,7 +126,7 @@ def seed_values(results: Results, variant: str, metric: str) -> dict[int, float]
         raise NotTestedError(f"{variant} has no finished run")
     values: dict[int, float] = {}
     for seed, run in finished.items():
-        value = run.get("metrics", {}).get(metric)
+        value = (run if top else run.get("metrics", {})).get(metric)
         if value is None or not math.isfinite(value):
             raise NotTestedError(f"{variant}, seed {seed} has no finite {metric}")
         values[seed] = float(value)

@@ -79,6 +79,8 @@ def read_results(
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """``{variant: {seed: content of result.json}}`` of a study's folder.
 
+    Each has its run's ``folder`` too, for claims that read records.
+
     Args:
         folder: ``runs/<recipe>``.
         variants: These come first, in this order, whether they have runs or not.
@@ -97,7 +99,7 @@ def _read_result(path: Path) -> dict[str, Any]:
         for value in result.get("metrics", {}).values():
             if not isinstance(value, int | float | None):
                 raise TypeError(f"no number but {value!r}")
-        return result
+        return {**result, "folder": str(path.parent)}
 
 
 def claim_from_node(node: Mapping[str, Any]) -> Claim:
@@ -136,7 +138,7 @@ def claim_from_node(node: Mapping[str, Any]) -> Claim:
 
 def _as_floats(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """JSON writes 1.0 and 1 alike; the bounds and tolerances of claims are floats."""
-    bounds = ("at_least", "at_most", "tolerance", "slack")
+    bounds = ("at_least", "at_most", "tolerance", "slack", "factor", "share")
     return {k: float(v) if k in bounds and v is not None else v for k, v in arguments.items()}
 
 

@@ -8,6 +8,7 @@ from toolkit.config.fingerprint import difference, fingerprint
 from toolkit.config.load import load_recipe
 from toolkit.config.recipe import Recipe
 from toolkit.config.seeds import read_seeds
+from toolkit.config.targets import find_target
 from toolkit.config.yaml12 import read_yaml, to_yaml
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "check",
     "difference",
     "find_recipe",
+    "find_target",
     "fingerprint",
     "instantiate",
     "list_recipes",

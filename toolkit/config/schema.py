@@ -41,7 +41,7 @@ VARIANT_ARGUMENTS = (
 )  # fmt: skip
 """Arguments of claims that name variants."""
 
-METRIC_ARGUMENTS = ("metric", "metrics")
+METRIC_ARGUMENTS = ("metric", "metrics", "until")
 """Arguments of claims, and keys of ``report``, that name metrics."""
 
 _SECTIONS: dict[str, tuple[str, ...]] = {

@@ -10,6 +10,8 @@ from toolkit.data.label_noise import LabelNoise, symmetric_noise
 from toolkit.data.loader import ArrayLoader, Normalize
 from toolkit.data.long_tail import LongTail
 from toolkit.data.module import ImageData, Source
+from toolkit.data.patch_signals import PatchSignals
+from toolkit.data.resident import ResidentData
 from toolkit.data.sampler import EpochSampler, GroupBalancedSampler
 from toolkit.data.split import stratified_split
 from toolkit.data.spurious import (
@@ -40,6 +42,8 @@ __all__ = [
     "LabelNoise",
     "LongTail",
     "Normalize",
+    "PatchSignals",
+    "ResidentData",
     "Source",
     "Spurious",
     "TorchvisionImages",

@@ -17,6 +17,7 @@ __all__ = [
     "MIXUP",
     "NOISE",
     "ORDER",
+    "SIGNALS",
     "SPLIT",
     "SPURIOUS",
     "EpochSampler",
@@ -27,7 +28,7 @@ __all__ = [
 
 # Streams of random numbers under one seed: each use has its own, so that none moves another.
 # The last one is followed by those of the groups.
-ORDER, AUGMENTATION, SPLIT, SPURIOUS, MIXUP, NOISE, LONG_TAIL, BALANCE = range(8)
+ORDER, AUGMENTATION, SPLIT, SPURIOUS, MIXUP, NOISE, LONG_TAIL, SIGNALS, BALANCE = range(9)
 
 
 class LocalBatch(NamedTuple):

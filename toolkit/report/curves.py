@@ -55,15 +55,20 @@ def margin_metrics(record: StudyRecord) -> list[str]:
 
 
 def curves(record: StudyRecord, metric: str, looks: Mapping[str, Look]) -> list[Drawing]:
-    """A metric over training: one panel per group of looks, all on the same axes."""
+    """A metric over training: one panel per group of looks, all on the same axes.
+
+    With the recipe's ``report.log_x`` the axis of updates is logarithmic, without update 0.
+    """
     axis = str(record.settings.get("x", "update"))
-    bands = {name: _band(record.runs[name], metric, axis) for name in looks}
+    log_x = bool(record.settings.get("log_x", False))
+    bands = {name: _band(record.runs[name], metric, axis, log=log_x) for name in looks}
     known = {name: band for name, band in bands.items() if band is not None}
     if not known:
         return []
     scale = in_unit(metric)
     low, high, log = _limits(known.values(), scale)
     right = max(float(band.x[-1]) for band in known.values())
+    left = min(float(band.x[0]) for band in known.values())
 
     def panel(title: str, names: Sequence[str]) -> Drawing:
         def plot(figure: Figure, axes: Axes) -> None:
@@ -74,6 +79,9 @@ def curves(record: StudyRecord, metric: str, looks: Mapping[str, Look]) -> list[
                 f"{metric_words(metric)}{unit(metric)}" + (f", {title}" if title else "")
             )
             _finish(axes, (low, high), right, _AXES.get(axis, axis), log=log)
+            if log_x:
+                axes.set_xscale("log")
+                axes.set_xlim(left, right)
             columns = 2 if max(map(len, names)) < 24 else 1
             figure.legend(loc="outside lower center", ncols=columns)
 
@@ -143,9 +151,11 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
     return [panel(i, name, bands) for i, (name, bands) in enumerate(panels.items()) if bands]
 
 
-def _band(runs: Sequence[RunRecord], key: str, axis: str) -> _Band | None:
+def _band(runs: Sequence[RunRecord], key: str, axis: str, *, log: bool = False) -> _Band | None:
     """Seeds brought to one axis by linear interpolation, over the range that all of them cover."""
     series = [found for run in runs if len(found := run.series(key, axis))]
+    if log:
+        series = [shown for found in series if len(shown := found[found[:, 0] > 0])]
     if not series:
         return None
     first = max(found[0, 0] for found in series)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from toolkit.history import replacing, write_csv, write_json
-from toolkit.report import comparisons, curves, tables, upsampled
+from toolkit.report import comparisons, curves, sweep, tables, upsampled
 from toolkit.report.canvas import Drawing
 from toolkit.report.cards import card, tally
 from toolkit.report.looks import Look, looks_of
@@ -65,6 +65,7 @@ class _Page:
         sections = (
             self._verdicts(),
             self._results(),
+            self._sweep(),
             self._training(),
             self._margins(),
             self._groups(),
@@ -152,6 +153,12 @@ class _Page:
             tables.failed_table(self.record.study["failed"]),
             seeds,
         )
+
+    def _sweep(self) -> Html | None:
+        drawings = sweep.sweeps(self.record)
+        words = sweep.line_words(self.record)
+        note = f"Every mark is a seed; line: mean over seeds.{words}"
+        return _section("Results along a setting", note, self._figures(drawings))
 
     def _training(self) -> Html | None:
         rows = [

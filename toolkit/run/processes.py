@@ -1,4 +1,4 @@
-"""Runs side by side on one machine: a fresh process for each rank of each run."""
+"""Runs side by side on one machine: a fresh process for each rank of each run, or for several."""
 
 import contextlib
 import multiprocessing
@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from toolkit.run.crews import crews
 from toolkit.run.folder import Run
 from toolkit.run.worker import work
 
@@ -66,8 +67,8 @@ def prepare() -> None:
 def run_all(runs: Iterable[Run], jobs: int, listen: Listener, gpus: int = 0) -> list[Event]:
     """Train all runs, ``jobs`` of them at a time, and say how each ended.
 
-    A run that fails does not stop the others. With ``gpus``, the runs that are under way get
-    different ones.
+    Runs whose models train jointly are divided over ``jobs`` processes. A run that fails does not
+    stop the others. With ``gpus``, the runs that are under way get different ones.
 
     Args:
         runs: What to train.
@@ -78,54 +79,59 @@ def run_all(runs: Iterable[Run], jobs: int, listen: Listener, gpus: int = 0) -> 
     Raises:
         KeyboardInterrupt: After every process under way has been ended.
     """
-    waiting = deque(runs)
+    waiting = deque(crews(runs, jobs))
     free_gpus = list(range(gpus))
     active: list[_Job] = []
     outcomes: list[Event] = []
     try:
         while waiting or active:
             while waiting and len(active) < jobs:
-                run = waiting.popleft()
+                crew = waiting.popleft()
                 try:
-                    active.append(_Job(run, free_gpus))
+                    active.append(_Job(crew, free_gpus))
                 except (OSError, EOFError) as error:  # no process or file to be had, say
-                    outcomes.append(Event(run, "failed", f"could not be started: {error!r}."))
-                    listen(outcomes[-1])
+                    text = f"could not be started: {error!r}."
+                    _end([Event(run, "failed", text) for run in crew], outcomes, listen)
                 else:
-                    listen(Event(run, "started"))
+                    listen(Event(crew[0], "started"))
             wait([item for job in active for item in job.waitables()], timeout=1.0)
             for job in list(active):
-                outcome = job.poll(listen)
-                if outcome is not None:
+                _end(job.poll(listen), outcomes, listen)
+                if job.is_over():
                     active.remove(job)
                     free_gpus.extend(job.gpus)
-                    outcomes.append(outcome)
-                    listen(outcome)
     finally:
         for job in active:
             job.end()
     return outcomes
 
 
+def _end(ends: Iterable[Event], outcomes: list[Event], listen: Listener) -> None:
+    for outcome in ends:
+        outcomes.append(outcome)
+        listen(outcome)
+
+
 @dataclass
 class _Rank:
     process: BaseProcess
     link: Connection
-    final: tuple[str, Any] | None = None
+    finals: dict[int, tuple[str, Any]] = field(default_factory=dict)
     open: bool = True
 
 
 @dataclass
 class _Job:
-    """The processes of one run."""
+    """The processes of one run, or the one process of several that train jointly."""
 
-    run: Run
+    runs: tuple[Run, ...]
     free_gpus: list[int]
     gpus: list[int] = field(default_factory=list)
     ranks: list[_Rank] = field(default_factory=list)
+    told: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        size = self.run.num_ranks
+        size = self.runs[0].num_ranks
         if self.free_gpus:
             self.gpus = [self.free_gpus.pop(0) for _ in range(min(size, len(self.free_gpus)))]
         try:
@@ -140,7 +146,7 @@ class _Job:
         for rank in range(size):
             ours, theirs = _CONTEXT.Pipe()
             environment = _environment(rank, size, port, self.gpus)
-            process = _CONTEXT.Process(target=work, args=(self.run, rank, environment, theirs))
+            process = _CONTEXT.Process(target=work, args=(self.runs, rank, environment, theirs))
             with _without_main():
                 process.start()
             theirs.close()
@@ -151,21 +157,37 @@ class _Job:
         links = [rank.link for rank in self.ranks if rank.open]
         return [*links, *(rank.process.sentinel for rank in self.ranks if rank.process.is_alive())]
 
-    def poll(self, listen: Listener) -> Event | None:
-        """Hand on what the ranks said; how the run ended, once it has."""
+    def is_over(self) -> bool:
+        """Whether every run has ended, and every process."""
+        alive = any(rank.process.is_alive() for rank in self.ranks)
+        return len(self.told) == len(self.runs) and not alive
+
+    def poll(self, listen: Listener) -> list[Event]:
+        """Hand on what the ranks said; how runs ended since the last poll."""
         for rank in self.ranks:
             self._receive(rank, listen)
-        bad = [rank for rank in self.ranks if self._has_failed(rank)]
+        ends = []
+        for number in range(len(self.runs)):
+            outcome = None if number in self.told else self._outcome(number)
+            if outcome is not None:
+                self.told.add(number)
+                ends.append(outcome)
+        return ends
+
+    def _outcome(self, number: int) -> Event | None:
+        """How a run ended, once it has."""
+        run = self.runs[number]
+        bad = [rank for rank in self.ranks if self._has_failed(rank, number)]
         if bad:
-            # The other ranks wait for the one that did not train, and would do so for ever.
-            self.end()
-            told = [rank.final for rank in bad if rank.final is not None]
+            if len(self.ranks) > 1:
+                # The others wait for the one that did not train, and would do so for ever.
+                self.end()
+            told = [rank.finals[number] for rank in bad if number in rank.finals]
             kind, content = told[0] if told else ("failed", self._death(bad[0]))
-            return Event(self.run, "finished" if kind == "found" else kind, content)
-        if any(rank.final is None or rank.process.is_alive() for rank in self.ranks):
+            return Event(run, "finished" if kind == "found" else kind, content)
+        if any(number not in rank.finals for rank in self.ranks):
             return None
-        final = self.ranks[0].final
-        return Event(self.run, *final) if final is not None else None
+        return Event(run, *self.ranks[0].finals[number])
 
     def end(self) -> None:
         """End every process of the run."""
@@ -182,28 +204,29 @@ class _Job:
             try:
                 if not rank.link.poll():
                     return
-                kind, content = rank.link.recv()
+                number, kind, content = rank.link.recv()
             except (EOFError, OSError):
                 rank.open = False
                 return
             if kind in ("finished", "found", "failed", "locked"):
-                rank.final = (kind, content)
+                rank.finals[number] = (kind, content)
             else:
-                listen(Event(self.run, kind, content))
+                listen(Event(self.runs[number], kind, content))
 
-    def _has_failed(self, rank: _Rank) -> bool:
-        if rank.final is not None:
-            return rank.final[0] != "finished"
+    def _has_failed(self, rank: _Rank, number: int) -> bool:
+        if number in rank.finals:
+            return rank.finals[number][0] != "finished"
         return not rank.process.is_alive() and not rank.open
 
     def _death(self, rank: _Rank) -> str:
         code = rank.process.exitcode
-        size = self.run.resolved.get("data", {}).get("batch_size")
+        size = self.runs[0].resolved.get("data", {}).get("batch_size")
         if code is not None and code < 0:
             name = signal.Signals(-code).name
-            hint = f" Out of memory, with batch size {size}?" if name == "SIGKILL" else ""
+            of = "" if size is None else f", with batch size {size}"
+            hint = f" Out of memory{of}?" if name == "SIGKILL" else ""
             return f"its process was ended by {name}.{hint}"
-        return f"its process ended with exit code {code}; see {self.run.folder / 'output.log'}."
+        return f"its process ended with exit code {code}; see {self.runs[0].folder / 'output.log'}."
 
 
 @contextlib.contextmanager

@@ -8,8 +8,9 @@ import lightning as L
 import torch
 
 from toolkit import config
-from toolkit.data import EpochSampler, ImageData
-from toolkit.models import ImageClassifier
+from toolkit.data import EpochSampler, ImageData, ResidentData
+from toolkit.models import ImageClassifier, JointModel
+from toolkit.run.crews import trains_jointly
 from toolkit.run.folder import Run
 from toolkit.run.training import make_trainer, quiet
 
@@ -45,6 +46,11 @@ def _rehearse(runs: Iterable[Run], num_ranks: int | None) -> None:
         if _is_new(nodes["data"], seen):
             datamodule = _data(run)
         _check_batches(datamodule, num_ranks or run.num_ranks)
+        if num_ranks is not None and trains_jointly(run):
+            raise ValueError(
+                "a model whose runs train as one program must be started without a launcher, got "
+                f"{num_ranks} processes. Use --jobs."
+            )
         if _is_new((nodes["data"], nodes["model"]), seen):
             _check_model(run, datamodule)
         if num_ranks is None and _is_new((nodes["trainer"], nodes["callbacks"]), seen):
@@ -75,10 +81,21 @@ def _check_batches(datamodule: Any, num_ranks: int) -> None:
 
 
 def _check_model(run: Run, datamodule: Any) -> None:
-    """Push two images through a classifier: do their size and number of classes fit?"""
+    """Push two images through a classifier: do their size and number of classes fit?
+
+    A joint model looks at the data itself.
+    """
     state = torch.get_rng_state()
     model = _built(run, "model", L.LightningModule)
     torch.set_rng_state(state)
+    if isinstance(model, JointModel):
+        if not isinstance(datamodule, ResidentData):
+            raise ValueError(
+                f"data must be a toolkit.data.ResidentData for {type(model).__name__}, got "
+                f"{type(datamodule).__name__}. Name another in the recipe."
+            )
+        model.prepare(datamodule.batch)
+        return
     if not (isinstance(model, ImageClassifier) and isinstance(datamodule, ImageData)):
         return
     batch = next(iter(datamodule.scoring_dataloader()))

@@ -20,7 +20,18 @@ from toolkit.run.pictures import save_pictures
 from toolkit.run.progress import ExamplesSeen, ProgressReporter
 from toolkit.tracking import HistoryLogger, RecordState, WandbMirror
 
-__all__ = ["build_trainer", "explain", "make_trainer", "quiet", "train"]
+__all__ = [
+    "build_trainer",
+    "explain",
+    "make_trainer",
+    "mirror",
+    "numbers",
+    "quiet",
+    "seeded_data",
+    "seeded_model",
+    "train",
+    "write_inputs",
+]
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -40,9 +51,9 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
     quiet()
     torch.set_num_threads(run.resolved["threads"])
     if distributed.is_main():
-        _write_inputs(run)
-    datamodule, model = _seeded_parts(run)
-    record = HistoryLogger(run.folder, _mirror(run))
+        write_inputs(run)
+    datamodule, model = seeded_data(run), seeded_model(run)
+    record = HistoryLogger(run.folder, mirror(run))
     rule = run.checkpoint_rule
     checkpoint = RunCheckpoint(
         run.checkpoints, rule["monitor"], rule["mode"], rule["every_n_epochs"]
@@ -52,7 +63,7 @@ def train(run: Run, tell: Tell = lambda event: None) -> dict[str, Any]:
     with _closing(record):
         _fit(run, trainer, model, datamodule, record)
         # Not the trainer's own: it has none where training had ended before an interruption.
-        metrics = _numbers(checkpoint.metrics)
+        metrics = numbers(checkpoint.metrics)
         updates = trainer.global_step
         metrics.update(_test(run, trainer, model, datamodule))
     if checkpoint.best_score is not None:
@@ -132,6 +143,8 @@ def explain(error: BaseException, run: Run) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text:
         size = run.resolved["data"].get("batch_size")
+        if size is None:
+            return f"out of memory on {_device()}. Use smaller data, or less of it at a time."
         return f"out of memory on {_device()} with batch size {size}. Lower data.batch_size."
     if isinstance(error, NonFiniteLossError):
         last = run.checkpoints / "last.ckpt"
@@ -149,7 +162,7 @@ def _device() -> str:
     return "the CPU"
 
 
-def _write_inputs(run: Run) -> None:
+def write_inputs(run: Run) -> None:
     """Save what the run is, before it starts, and remove what killed writes have left."""
     run.folder.mkdir(parents=True, exist_ok=True)
     for place in (run.folder, run.checkpoints):
@@ -160,16 +173,22 @@ def _write_inputs(run: Run) -> None:
     history.write_json(environment(), run.folder / "environment.json")
 
 
-def _seeded_parts(run: Run) -> tuple[L.LightningDataModule, L.LightningModule]:
-    """The data module and the model, each built from the run's seed."""
+def seeded_data(run: Run) -> L.LightningDataModule:
+    """The data module, built from the run's seed."""
     L.seed_everything(run.seed, workers=True, verbose=False)
-    datamodule = config.build(run.resolved, "data")
-    # Seeded again: variants that differ in their data still share their initial weights.
-    torch.manual_seed(run.seed)
-    return datamodule, config.build(run.resolved, "model")
+    data: L.LightningDataModule = config.build(run.resolved, "data")
+    return data
 
 
-def _mirror(run: Run) -> WandbMirror | None:
+def seeded_model(run: Run) -> L.LightningModule:
+    """The model, built from the run's seed: variants that differ in their data still share it."""
+    L.seed_everything(run.seed, workers=True, verbose=False)
+    model: L.LightningModule = config.build(run.resolved, "model")
+    return model
+
+
+def mirror(run: Run) -> WandbMirror | None:
+    """The run at Weights & Biases; ``None`` where the recipe wants none."""
     settings = run.wandb
     if settings["mode"] == "disabled":
         return None
@@ -231,12 +250,12 @@ def _test(
     trainer.test(model, datamodule=datamodule, verbose=False)
     return {
         key: value
-        for key, value in _numbers(trainer.callback_metrics).items()
+        for key, value in numbers(trainer.callback_metrics).items()
         if key.startswith("test/")
     }
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float | None]:
     """Plain numbers, ``None`` where a value is not finite."""
     values = {key: float(value) for key, value in metrics.items()}
     return {key: value if math.isfinite(value) else None for key, value in values.items()}
