@@ -21,6 +21,7 @@ from toolkit.data.spurious import (
     color_images,
     spurious_attributes,
 )
+from toolkit.data.teacher_mixture import GaussianGroups
 from toolkit.data.torchvision_images import TorchvisionImages
 from toolkit.data.trivial_augment import TrivialAugment
 from toolkit.data.waterbirds import Waterbirds
@@ -35,6 +36,7 @@ __all__ = [
     "Digits",
     "EpochSampler",
     "FlipAndCrop",
+    "GaussianGroups",
     "GroupBalancedSampler",
     "Groups",
     "ImageArrays",

@@ -4,27 +4,17 @@
 a multiple of 4, dimensions to one of 5, both with zeros, which change no result.
 """
 
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from toolkit.compiled import compiled
 
 __all__ = ["alignment", "descend", "gradient", "outputs"]
 
 Array = NDArray[np.float64]
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    """The function in machine code, kept on disk for later processes.
-
-    Sums may be reordered and multiplications fused, in a way that is fixed when it is compiled.
-    """
-    plain = inspect.unwrap(function)  # a test run wraps functions to check their arguments
-    return numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})(plain)
 
 
 def _multiply(weights: Array, patches: Array, products: Array) -> None:
@@ -86,8 +76,8 @@ def _accumulate(products: Array, patches: Array, result: Array) -> None:
                     result[j + row, k + column] += sums[row][column]
 
 
-multiply = _compiled(_multiply)
-accumulate = _compiled(_accumulate)
+multiply = compiled(_multiply)
+accumulate = compiled(_accumulate)
 
 
 def _shared_products(weights: Array, shared: Array, products: Array, cubes: Array) -> None:
@@ -102,7 +92,7 @@ def _shared_products(weights: Array, shared: Array, products: Array, cubes: Arra
             cubes[s] += total * total * total
 
 
-shared_products = _compiled(_shared_products)
+shared_products = compiled(_shared_products)
 
 
 def _block_outputs(weights: Array, block: Array, products: Array, result: Array) -> None:
@@ -116,7 +106,7 @@ def _block_outputs(weights: Array, block: Array, products: Array, result: Array)
                 result[i] += row[i] * row[i] * row[i]
 
 
-block_outputs = _compiled(_block_outputs)
+block_outputs = compiled(_block_outputs)
 
 
 def _outputs(weights: Array, data: Any) -> Array:
@@ -136,7 +126,7 @@ def _outputs(weights: Array, data: Any) -> Array:
     return result
 
 
-outputs = _compiled(_outputs)
+outputs = compiled(_outputs)
 
 
 def _weigh(data: Any, b: int, shares: Array, cubes: Array, factors: Array, totals: Array) -> None:
@@ -162,7 +152,7 @@ def _weigh(data: Any, b: int, shares: Array, cubes: Array, factors: Array, total
             totals[s] += data.counts[n, s] * factors[i]
 
 
-weigh = _compiled(_weigh)
+weigh = compiled(_weigh)
 
 
 def _add_block(products: Array, block: Array, factors: Array, result: Array) -> None:
@@ -175,7 +165,7 @@ def _add_block(products: Array, block: Array, factors: Array, result: Array) -> 
         accumulate(products[slot], block[slot], result)
 
 
-add_block = _compiled(_add_block)
+add_block = compiled(_add_block)
 
 
 def _squared_norm(rows: Array) -> float:
@@ -186,7 +176,7 @@ def _squared_norm(rows: Array) -> float:
     return total
 
 
-squared_norm = _compiled(_squared_norm)
+squared_norm = compiled(_squared_norm)
 
 
 def _gradient(weights: Array, data: Any, shares: Array, result: Array) -> float:
@@ -217,7 +207,7 @@ def _gradient(weights: Array, data: Any, shares: Array, result: Array) -> float:
     return squared_norm(result)  # type: ignore[no-any-return] # a float
 
 
-gradient = _compiled(_gradient)
+gradient = compiled(_gradient)
 
 
 def _alignment(weights: Array, direction: Array, num_filters: int) -> float:
@@ -231,7 +221,7 @@ def _alignment(weights: Array, direction: Array, num_filters: int) -> float:
     return largest
 
 
-alignment = _compiled(_alignment)
+alignment = compiled(_alignment)
 
 
 def _descend(
@@ -276,4 +266,4 @@ def _descend(
     return span[1]
 
 
-descend = _compiled(_descend)
+descend = compiled(_descend)
