@@ -71,7 +71,14 @@ class PatchMember:
         )
 
     def observe(self, weights: Array) -> dict[str, float]:
-        """Alignments, contributions, loss, gradient norm and test accuracies by key."""
+        """Alignments, contributions, loss, gradient norm and test accuracies by key.
+
+        They are infinite or NaN where the filters are too large.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._observed(weights)
+
+    def _observed(self, weights: Array) -> dict[str, float]:
         inner = weights @ self._features.T
         fast, slow = (float(value) for value in inner.max(0))
         cubes = (inner**3).sum(0)
