@@ -1,4 +1,4 @@
-"""Models that train as one program: company changes nothing, members fail alone, plain Lightning."""
+"""Models that train as one program: company changes nothing, members fail alone."""
 
 import math
 from collections.abc import Mapping
@@ -198,13 +198,13 @@ def test_upsampling_by_one_is_the_plain_run_bit_for_bit() -> None:
 
 def test_filters_and_radii_outside_the_theory_are_warned_of() -> None:
     model, data = parts(0, rho=0.2)
-    with pytest.warns(UserWarning, match="rho must be at most half the radius .* got 0.2"):
+    with pytest.warns(UserWarning, match=r"rho must be at most half the radius .* got 0.2"):
         fit(model, data.batch, Rows())
     small, _ = parts(0, rho=0.001)
     fit(small, data.batch, Rows())  # a warning would be an error
     swapped, _ = parts(0)
     swapped.initial[0] = data.batch["features"][0, 1] * 0.1
-    with pytest.warns(UserWarning, match="must start faster than the slow one.* seed 0"):
+    with pytest.warns(UserWarning, match=r"must start faster than the slow one.* seed 0"):
         fit(swapped, data.batch, Rows())
 
 
@@ -236,7 +236,7 @@ def test_numbers_out_of_range_are_refused(arguments: dict[str, Any], message: st
 def test_data_that_does_not_fit_is_refused() -> None:
     model, data = parts(0)
     wide, _ = parts(0, dim=12)
-    with pytest.raises(ValueError, match="model.dim must be .* 10, got 12"):
+    with pytest.raises(ValueError, match=r"model.dim must be .* 10, got 12"):
         wide.prepare(data.batch)
     with pytest.raises(ValueError, match="targets must be -1 or"):
         model.prepare({**data.batch, "targets": data.batch["targets"] + 1})

@@ -1,4 +1,4 @@
-"""The two-layer CNN: formula against autograd, compiled loops against plain ones, SAM against GD."""
+"""The two-layer CNN: formula against autograd, compiled loops against plain ones."""
 
 from collections.abc import Sequence
 

@@ -27,8 +27,8 @@ class JointModel(L.LightningModule):
     """One or more runs, its members, that train as one program of exact updates.
 
     Every tensor of the state, and of the batch, has a leading dimension of members; a model as
-    built from a recipe has one. :func:`join_models` puts several together, and ``toolkit.fit`` does so
-    with the runs of a study that are still to be trained. A member's numbers must not depend on
+    built from a recipe has one. :func:`join_models` puts several together, and ``toolkit.fit`` does
+    so with the runs of a study that are still to be trained. A member's numbers must not depend on
     which others share its program: subclasses treat members one by one, or with operations that
     work on each alone, and draw random numbers from the member's own state.
 
@@ -147,7 +147,7 @@ class JointModel(L.LightningModule):
         }
 
     def join_key(self, batch: Mapping[str, Tensor]) -> Hashable:
-        """Equal for models that :func:`join_models` takes, with their batches: class, shapes, progress."""
+        """Equal for models that :func:`join_models` takes together: class, shapes, progress."""
         tensors = {**self.state_dict(), **batch}
         shapes = tuple((key, value.shape[1:], value.dtype) for key, value in tensors.items())
         return tuple(self.settings().items()), shapes, self.done

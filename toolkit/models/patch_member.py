@@ -105,8 +105,9 @@ class PatchMember:
 
     def loss(self, weights: Array) -> float:
         """Mean logistic loss on the training data."""
-        losses = np.logaddexp(0.0, -self._targets * self._outputs(weights))
-        return float((self._shares[: len(losses)] * losses).sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = np.logaddexp(0.0, -self._targets * self._outputs(weights))
+            return float((self._shares[: len(losses)] * losses).sum())
 
     def outputs_at(self, updates: Sequence[int]) -> list[Float64[Tensor, " examples"]]:
         """Outputs on the training data after so many updates, ascending, from the start."""
