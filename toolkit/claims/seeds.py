@@ -210,7 +210,7 @@ def _curve(run: Mapping[str, Any], metric: str) -> dict[int, float]:
     folder = run.get("folder")
     rows = read_history(Path(folder) / "history.jsonl") if folder else []
     return {
-        row["update"]: row[metric]
+        row["update"]: float(row[metric])
         for row in rows
         if row.get("update") is not None and row.get(metric) is not None
     }

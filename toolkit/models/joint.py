@@ -4,7 +4,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from toolkit.functional import next_log_point
 
-__all__ = ["JointModel", "NoMemberLeftError"]
+__all__ = ["JointModel", "NoMemberLeftError", "join_models", "non_finite_text"]
 
+M = TypeVar("M", bound="JointModel")
 T = TypeVar("T")
 
 
@@ -26,8 +27,8 @@ class JointModel(L.LightningModule):
     """One or more runs, its members, that train as one program of exact updates.
 
     Every tensor of the state, and of the batch, has a leading dimension of members; a model as
-    built from a recipe has one. :meth:`join` puts several together, and ``toolkit.fit`` does so
-    with the runs of a study that are still to be trained. A member's numbers must not depend on
+    built from a recipe has one. :func:`join_models` puts several together, and ``toolkit.fit`` does
+    so with the runs of a study that are still to be trained. A member's numbers must not depend on
     which others share its program: subclasses treat members one by one, or with operations that
     work on each alone, and draw random numbers from the member's own state.
 
@@ -146,23 +147,10 @@ class JointModel(L.LightningModule):
         }
 
     def join_key(self, batch: Mapping[str, Tensor]) -> Hashable:
-        """Equal for models that :meth:`join` takes, with their batches: class, shapes, progress."""
+        """Equal for models that :func:`join_models` takes together: class, shapes, progress."""
         tensors = {**self.state_dict(), **batch}
         shapes = tuple((key, value.shape[1:], value.dtype) for key, value in tensors.items())
         return tuple(self.settings().items()), shapes, self.done
-
-    @classmethod
-    def join(cls, models: Sequence[Self]) -> Self:
-        """One program of all their members, in this order; the models themselves are left alone."""
-        joint = copy.deepcopy(models[0])
-        for name, parameter in joint.named_parameters():
-            parts = [model.get_parameter(name).data for model in models]
-            parameter.data = torch.cat(parts)
-        for name, _ in list(joint.named_buffers()):
-            owner, _, last = name.rpartition(".")
-            parts = [model.get_buffer(name) for model in models]
-            setattr(joint.get_submodule(owner), last, torch.cat(parts))
-        return joint
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """The state of one member, as a model that has it alone would save it."""
@@ -230,6 +218,22 @@ class JointModel(L.LightningModule):
                 for member in range(self.num_members)
             }
             logger.log_metrics(named, step=self.done)
+
+
+def join_models(models: Sequence[M]) -> M:
+    """One program of all members of these, in this order; the models themselves are left alone.
+
+    Args:
+        models: At least one, all of one :meth:`JointModel.join_key`.
+    """
+    joint = copy.deepcopy(models[0])
+    for name, parameter in joint.named_parameters():
+        parameter.data = torch.cat([model.get_parameter(name).data for model in models])
+    for name, _ in list(joint.named_buffers()):
+        owner, _, last = name.rpartition(".")
+        buffer = torch.cat([model.get_buffer(name) for model in models])
+        setattr(joint.get_submodule(owner), last, buffer)
+    return joint
 
 
 def non_finite_text(update: int) -> str:

@@ -71,7 +71,14 @@ class PatchMember:
         )
 
     def observe(self, weights: Array) -> dict[str, float]:
-        """Alignments, contributions, loss, gradient norm and test accuracies by key."""
+        """Alignments, contributions, loss, gradient norm and test accuracies by key.
+
+        They are infinite or NaN where the filters are too large.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._observed(weights)
+
+    def _observed(self, weights: Array) -> dict[str, float]:
         inner = weights @ self._features.T
         fast, slow = (float(value) for value in inner.max(0))
         cubes = (inner**3).sum(0)
@@ -98,8 +105,9 @@ class PatchMember:
 
     def loss(self, weights: Array) -> float:
         """Mean logistic loss on the training data."""
-        losses = np.logaddexp(0.0, -self._targets * self._outputs(weights))
-        return float((self._shares[: len(losses)] * losses).sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = np.logaddexp(0.0, -self._targets * self._outputs(weights))
+            return float((self._shares[: len(losses)] * losses).sum())
 
     def outputs_at(self, updates: Sequence[int]) -> list[Float64[Tensor, " examples"]]:
         """Outputs on the training data after so many updates, ascending, from the start."""

@@ -238,7 +238,7 @@ class TwoLayerCNN(JointModel):
     def _warn(self) -> None:
         """Of initial filters and radii that leave the theory, once for all members."""
         theory = [part.theory() for part in self._parts]
-        over = [m for m, (radius, _) in enumerate(theory) if self.rho[m] > 0.5 * radius]
+        over = [m for m, (radius, _) in enumerate(theory) if self.rho[m] > max(0.0, 0.5 * radius)]
         if over:
             worst = max(over, key=lambda m: float(self.rho[m]) / theory[m][0])
             warnings.warn(

@@ -127,7 +127,7 @@ def patch_table(
     rows, columns = np.nonzero(is_own)
     own = np.zeros((length, int(is_own.sum(1).max()), _padded_dim(dim)))
     own[rows, (is_own.cumsum(1) - 1)[rows, columns], :dim] = inputs.numpy()[rows, columns]
-    blocks = own.reshape(-1, size, *own.shape[1:]).transpose(0, 2, 3, 1)
+    blocks = own.reshape(length // size, size, *own.shape[1:]).transpose(0, 2, 3, 1)
     signed = np.zeros(length)
     signed[:num_examples] = targets.numpy()
     return PatchTable(np.ascontiguousarray(blocks), as_padded(kinds[many], 1), counts, signed)

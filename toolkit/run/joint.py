@@ -13,7 +13,12 @@ from torch import Tensor
 
 from toolkit import history
 from toolkit.data.resident import ResidentBatch, ResidentData, joined_batch
-from toolkit.models.joint import JointModel, NoMemberLeftError, non_finite_text
+from toolkit.models.joint import (
+    JointModel,
+    NoMemberLeftError,
+    join_models,
+    non_finite_text,
+)
 from toolkit.run.folder import Run
 from toolkit.run.guard import NonFiniteLossError
 from toolkit.run.lock import FolderInUseError, FolderLock
@@ -127,7 +132,7 @@ class _Program(L.Callback):
         self.members = members
         self.tell = tell
         self.unended = list(members)
-        self.model = type(members[0].model).join([member.model for member in members])
+        self.model = join_models([member.model for member in members])
         self._began = self._saved = time.monotonic()
 
     def train(self) -> None:
