@@ -11,9 +11,11 @@ from rich.console import Console
 from toolkit.history import History, read_json, write_json
 from toolkit.report import terminal_table
 from toolkit.report.__main__ import main
-from toolkit.report.curves import curves
+from toolkit.report.curves import Band, curves
 from toolkit.report.looks import looks_of, panels_of
 from toolkit.report.markup import Html, tag
+from toolkit.report.page import write_report
+from toolkit.report.panels import _changes, panels
 from toolkit.report.record import RunRecord, StudyRecord
 from toolkit.report.tables import configuration_table, environment_table
 from toolkit.report.upsampled import contact_sheet, selection_words
@@ -71,6 +73,28 @@ class TestRecord:
         record = StudyRecord.read(folder)
         (drawing,) = curves(record, "val/error", looks_of(record.variants))
         assert "Validation error (%)" in drawing.svg
+
+    def test_panels_show_several_metrics_of_a_variant_beside_the_theory(self, small_study):
+        panel = {
+            "title": "Losses",
+            "curves": {"train": "train/loss", "none": "train/none"},
+            "theory": {"train": "train/loss"},
+        }
+        meta = {"recipe": "t", "title": "T", "report": {"panels": [panel], "log_x": True}}
+        folder = small_study(seeds=[0], meta=meta, claims={})
+        record = StudyRecord.read(folder)
+        drawn = panels(record)
+        assert len(drawn) == len(record.runs)
+        assert drawn[0].alt == f"Losses of {next(iter(record.runs))} over training: train"
+        assert "Dashed: what the theory says" in write_report(folder).read_text()
+        assert "mathdefault" not in drawn[0].svg
+
+    def test_where_two_curves_change_places_is_found_after_they_have_come_apart(self):
+        x = np.arange(1.0, 9.0)
+        gap = np.array([0.0, 0.0, -1.0, -0.5, 0.0, 1.0, 2.0, -1.0])
+        first, second = Band(x, gap, 0 * x), Band(x, 0 * x, 0 * x)
+        assert _changes([first, second]) == [6.0, 8.0]
+        assert _changes([first]) == []
 
     def test_the_recipe_chooses_metric_and_curves(self, small_study):
         report = {"metric": "test/acc", "curves": ["val/error"], "x": "epoch"}

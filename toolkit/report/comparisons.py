@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from toolkit.report.canvas import Drawing, draw
 from toolkit.report.looks import INK, MUTED, PAPER, SERIES, WIDTH, Look, panels_of
@@ -17,6 +18,7 @@ __all__ = ["differences", "seed_values"]
 _PAIRED = ("difference", "control", "step", "slope")
 _BETTER, _WORSE, _NEUTRAL = SERIES[3], SERIES[1], SERIES[0]
 _GAP, _LINE, _ROW = 0.14, 0.16, 0.38  # inches
+_SMALL = 0.1  # below it two decimals say too little
 
 
 def differences(record: StudyRecord) -> list[Drawing]:
@@ -103,6 +105,7 @@ def _forest(name: str, metric: str, claims: Sequence[Mapping[str, Any]]) -> Draw
         axes.set_ylim(height + 0.05, 0)
         axes.set_yticks([])
         axes.margins(x=0.06)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         points = " (points)" if scale > 1 else ""
         axes.set_xlabel(f"Difference in {metric_words(metric).lower()}{points}")
 
@@ -131,9 +134,11 @@ def _interval(
     low, high = estimate["low"], estimate["high"]
     color = _side_color(low, high, expect)
     mean = scale * estimate["mean"]
-    words = number(mean, 2)
-    if low is not None:
-        words += f"  [{number(scale * low, 2)}, {number(scale * high, 2)}]"
+    ends = [] if low is None else [scale * low, scale * high]
+    digits = 2 if max(map(abs, [mean, *ends])) >= _SMALL else None
+    words = number(mean, digits)
+    if ends:
+        words += f"  [{number(ends[0], digits)}, {number(ends[1], digits)}]"
     label = estimate["label"].replace(" - ", " \u2212 ")
     role = "  (control)" if estimate["role"] == "control" else ""
     _words(axes, 0.0, top + 0.05, _short(label, 44) + role, size=7.5, color=MUTED)

@@ -16,14 +16,24 @@ from toolkit.report.looks import INK, MUTED, PAPER, SERIES, WIDTH, Look, panels_
 from toolkit.report.record import RunRecord, StudyRecord
 from toolkit.report.words import in_unit, metric_words, unit
 
-__all__ = ["curve_metrics", "curves", "group_curves", "group_keys", "margin_metrics"]
+__all__ = [
+    "AXES",
+    "Band",
+    "band_of",
+    "curve_metrics",
+    "curves",
+    "group_curves",
+    "group_keys",
+    "log_axis",
+    "margin_metrics",
+]
 
 _POINTS = 120
-_AXES = {"update": "Updates", "epoch": "Epochs", "examples_seen": "Examples seen"}
+AXES = {"update": "Updates", "epoch": "Epochs", "examples_seen": "Examples seen"}
 
 
 @dataclass(frozen=True)
-class _Band:
+class Band:
     """Mean and standard deviation over seeds along an axis."""
 
     x: NDArray[np.float64]
@@ -61,7 +71,7 @@ def curves(record: StudyRecord, metric: str, looks: Mapping[str, Look]) -> list[
     """
     axis = str(record.settings.get("x", "update"))
     log_x = bool(record.settings.get("log_x", False))
-    bands = {name: _band(record.runs[name], metric, axis, log=log_x) for name in looks}
+    bands = {name: band_of(record.runs[name], metric, axis, log=log_x) for name in looks}
     known = {name: band for name, band in bands.items() if band is not None}
     if not known:
         return []
@@ -78,10 +88,9 @@ def curves(record: StudyRecord, metric: str, looks: Mapping[str, Look]) -> list[
             axes.set_title(
                 f"{metric_words(metric)}{unit(metric)}" + (f", {title}" if title else "")
             )
-            _finish(axes, (low, high), right, _AXES.get(axis, axis), log=log)
+            _finish(axes, (low, high), right, AXES.get(axis, axis), log=log)
             if log_x:
-                axes.set_xscale("log")
-                axes.set_xlim(left, right)
+                log_axis(axes, left, right)
             columns = 2 if max(map(len, names)) < 24 else 1
             figure.legend(loc="outside lower center", ncols=columns)
 
@@ -113,7 +122,7 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
     axis = str(record.settings.get("x", "update"))
     panels = {
         name: {
-            key: band for key in keys if (band := _band(record.runs[name], key, axis)) is not None
+            key: band for key in keys if (band := band_of(record.runs[name], key, axis)) is not None
         }
         for name in looks
     }
@@ -124,7 +133,7 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
     low = max(0.0, min(float(band.mean[len(band.mean) // 3 :].min()) for band in known) - 0.02)
     right = max(float(band.x[-1]) for band in known)
 
-    def panel(number: int, name: str, bands: Mapping[str, _Band]) -> Drawing:
+    def panel(number: int, name: str, bands: Mapping[str, Band]) -> Drawing:
         worst = min(bands, key=lambda key: float(bands[key].mean[-1]))
 
         def plot(figure: Figure, axes: Axes) -> None:
@@ -136,7 +145,7 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
             rows = [np.interp(axis_of, band.x, band.mean) for band in bands.values()]
             axes.plot(axis_of, 100 * np.mean(rows, axis=0), color=INK, lw=1.6, ls=(0, (4, 1.5)))
             axes.set_title(name if len(name) < 30 else name[:29] + "\u2026")
-            _finish(axes, (100 * low, 100.0), right, _AXES.get(axis, axis), log=False)
+            _finish(axes, (100 * low, 100.0), right, AXES.get(axis, axis), log=False)
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
             label = f"worst at the end: {worst.split('/', 2)[2]}"
@@ -151,7 +160,7 @@ def group_curves(record: StudyRecord, looks: Mapping[str, Look]) -> list[Drawing
     return [panel(i, name, bands) for i, (name, bands) in enumerate(panels.items()) if bands]
 
 
-def _band(runs: Sequence[RunRecord], key: str, axis: str, *, log: bool = False) -> _Band | None:
+def band_of(runs: Sequence[RunRecord], key: str, axis: str, *, log: bool = False) -> Band | None:
     """Seeds brought to one axis by linear interpolation, over the range that all of them cover."""
     series = [found for run in runs if len(found := run.series(key, axis))]
     if log:
@@ -167,10 +176,19 @@ def _band(runs: Sequence[RunRecord], key: str, axis: str, *, log: bool = False) 
         x = np.linspace(first, max(first, last), min(_POINTS, len(longest)))
     values = np.stack([np.interp(x, found[:, 0], found[:, 1]) for found in series])
     std = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(x)
-    return _Band(x, values.mean(axis=0), std)
+    return Band(x, values.mean(axis=0), std)
 
 
-def _draw_band(axes: Axes, band: _Band, scale: float, look: Look, label: str, *, log: bool) -> None:
+def log_axis(axes: Axes, left: float, right: float) -> None:
+    """A logarithmic axis of updates, its numbers written out."""
+    axes.set_xscale("log")
+    axes.set_xlim(left, right)
+    axes.xaxis.set_major_locator(LogLocator(numticks=6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_band(axes: Axes, band: Band, scale: float, look: Look, label: str, *, log: bool) -> None:
     low, high = scale * (band.mean - band.std), scale * (band.mean + band.std)
     if log:  # a band that reaches 0 has no lower end on a logarithmic axis
         low = np.maximum(low, scale * band.mean / 10)
@@ -179,7 +197,7 @@ def _draw_band(axes: Axes, band: _Band, scale: float, look: Look, label: str, *,
     axes.plot(band.x, scale * band.mean, color=look.color, ls=look.dash, label=label, marker=mark)
 
 
-def _limits(bands: Iterable[_Band], scale: float) -> tuple[float, float, bool]:
+def _limits(bands: Iterable[Band], scale: float) -> tuple[float, float, bool]:
     """Limits that all panels share, and whether the axis should be logarithmic."""
     means = scale * np.concatenate([band.mean for band in bands])
     low, high = float(means.min()), float(means.max())

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from toolkit.history import replacing, write_csv, write_json
-from toolkit.report import comparisons, curves, sweep, tables, upsampled
+from toolkit.report import comparisons, curves, panels, sweep, tables, upsampled
 from toolkit.report.canvas import Drawing
 from toolkit.report.cards import card, tally
 from toolkit.report.looks import Look, looks_of
@@ -161,11 +161,14 @@ class _Page:
         return _section("Results along a setting", note, self._figures(drawings))
 
     def _training(self) -> Html | None:
-        rows = [
+        rows = [self._figures(panels.panels(self.record))]
+        rows += [
             self._figures(curves.curves(self.record, metric, self.looks))
             for metric in curves.curve_metrics(self.record)
         ]
         note = "Mean over seeds; bands are one standard deviation to each side."
+        if any(panel.get("theory") for panel in self.record.settings.get("panels") or []):
+            note += " Dashed: what the theory says; dotted: where two curves change places."
         return _section("How training went", note, *rows)
 
     def _margins(self) -> Html | None:
