@@ -137,8 +137,8 @@ class Waterbirds(ImageData):
 
 def _check_column(folder: Path, name: str, values: Array, count: int) -> None:
     if values.dtype.kind not in "iu" or not np.isin(values, range(count)).all():
+        found = sorted({str(value) for value in values})[:5]
         raise ValueError(
             f"column {name} of {folder / 'metadata.csv'} must hold whole numbers in "
-            f"0..{count - 1}, got {sorted({str(value) for value in values})[:5]}. Unpack the "
-            "data again."
+            f"0..{count - 1}, got {found}. Unpack the data again."
         )
