@@ -1,6 +1,15 @@
 """Metrics: pure functions, and thin torchmetrics classes over them."""
 
 from toolkit.metrics.classification import LossAndAccuracy
+from toolkit.metrics.dynamics import (
+    NOT_VISITED,
+    SCORES,
+    ExampleHistory,
+    first_learned_epoch,
+    forgetting_score,
+    learned_for_good_epoch,
+    score_means,
+)
 from toolkit.metrics.examples import ExampleRows, SplitRows
 from toolkit.metrics.groups import (
     GroupMeans,
@@ -18,17 +27,24 @@ from toolkit.metrics.margins import (
 )
 
 __all__ = [
+    "NOT_VISITED",
+    "SCORES",
+    "ExampleHistory",
     "ExampleRows",
     "GroupMeans",
     "LossAndAccuracy",
     "SplitRows",
     "classification_margin",
+    "first_learned_epoch",
+    "forgetting_score",
     "group_means",
     "group_summary",
     "lead",
+    "learned_for_good_epoch",
     "logit_normalized_margin",
     "margin_summary",
     "parameter_norm",
     "per_example_cross_entropy",
     "quantile_name",
+    "score_means",
 ]

@@ -13,7 +13,17 @@ from toolkit import history
 
 __all__ = ["Run", "environment"]
 
-_PACKAGES = ("bias-toolkit", "torch", "torchvision", "lightning", "torchmetrics", "timm", "numpy")
+_PACKAGES = (
+    "bias-toolkit",
+    "torch",
+    "torchvision",
+    "lightning",
+    "torchmetrics",
+    "timm",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+)
 
 
 @dataclass(frozen=True)
