@@ -120,3 +120,23 @@ def write_arrays(root):
     people = (labels["train"] + (np.arange(100) % 3 == 0)) % 10
     names = ("aggregate_labels", "worst_labels")
     np.savez(root / "cifar10n.npz", **dict.fromkeys(names, people.astype(np.uint8)))
+
+
+def write_adult(root, n=60):
+    """``adult.npz`` with the columns of the real file, and few records of random content."""
+    generator = np.random.default_rng(0)
+    sizes = {
+        "workclass": 9, "education": 16, "marital_status": 7, "occupation": 15,
+        "relationship": 6, "race": 5, "sex": 2, "native_country": 42,
+    }  # fmt: skip
+    arrays = {
+        "numeric_names": np.array([f"number{i}" for i in range(6)]),
+        "categorical_names": np.array(list(sizes)),
+        **{f"categories_{k}": np.array([f"{k}{i}" for i in range(v)]) for k, v in sizes.items()},
+    }
+    for split in ("train", "test"):
+        arrays[f"{split}_numeric"] = generator.normal(size=(n, 6)).astype(np.float32)
+        codes = generator.integers(0, list(sizes.values()), (n, len(sizes)))
+        arrays[f"{split}_categorical"] = codes.astype(np.uint8)
+        arrays[f"{split}_labels"] = generator.integers(0, 2, n).astype(np.uint8)
+    np.savez(root / "adult.npz", **arrays)

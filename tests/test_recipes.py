@@ -10,6 +10,7 @@ import torch
 from torchvision import datasets
 
 from tests.fake_sets import (
+    write_adult,
     write_arrays,
     write_cifar,
     write_images,
@@ -19,6 +20,7 @@ from tests.fake_sets import (
 )
 from toolkit import config
 from toolkit.run import Run
+from toolkit.run.joint import train_together
 from toolkit.run.rehearsal import rehearse
 from toolkit.run.training import train
 
@@ -39,7 +41,10 @@ CHOSEN = {
     "cifar10_longtail": ["sgd_balanced"],
     "cifar10_longtail_mini": ["sgd_useful"],
     "mnist_useful_mini": ["sgd_longer"],
+    "bias_digits": ["group_dro"],
+    "bias_adult": ["balanced"],
 }
+JOINT = ["two_layer_cnn", "two_layer_cnn_rho", "bias_gaussian", "bias_spurious"]
 ALL = [(recipe, variant) for recipe, variants in CHOSEN.items() for variant in variants]
 
 pytestmark = pytest.mark.filterwarnings(
@@ -58,6 +63,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLKIT_DATA", str(root))
         write_arrays(root)
+        write_adult(root)
         write_stl10(root, patch, (20, 6, 2))
         # CIFAR100 derives from CIFAR10: first what it does not share.
         write_cifar(root, datasets.CIFAR100, patch, True, 20, 3)
@@ -76,7 +82,7 @@ def resolved(recipe: str, variant: str) -> dict[str, Any]:
     data |= {"batch_size": 4, "train_size": 8, "eval_batch_size": 8}
     if data["_target_"] == "toolkit.data.Digits":
         data["test_size"] = 20
-    else:
+    elif data["_target_"] != "toolkit.data.Adult":
         data["cache"] = None
     if data.get("val_size") is not None:
         data["val_size"] = 4
@@ -95,7 +101,20 @@ def resolved(recipe: str, variant: str) -> dict[str, Any]:
 
 
 def test_none_is_left_out() -> None:
-    assert set(CHOSEN) == set(config.list_recipes())
+    assert {*CHOSEN, *JOINT} == set(config.list_recipes())
+
+
+@pytest.mark.filterwarnings("ignore:the fast feature must be learnt")  # in so few updates
+@pytest.mark.filterwarnings("ignore:rho must be at most")  # as part of the recipe asks for
+@pytest.mark.parametrize("recipe", JOINT)
+def test_a_program_of_a_recipe_trains(recipe: str, tmp_path: Path) -> None:
+    loaded = config.load_recipe(recipe, ["model.updates=3", "wandb.mode=disabled"])
+    heard: list[tuple[str, Any]] = []
+    runs = [Run(recipe, v, 0, tmp_path / v, loaded.resolve(v, 0)) for v in loaded.variants]
+    train_together(runs, lambda run, kind, content: heard.append((kind, content)))
+    results = [content for kind, content in heard if kind == "finished"]
+    assert len(results) == len(runs), heard
+    assert all(np.isfinite(result["metrics"]["train/loss"]) for result in results)
 
 
 @pytest.mark.parametrize(("recipe", "variant"), ALL)
