@@ -82,6 +82,8 @@ def curves(record: StudyRecord, metric: str, looks: Mapping[str, Look]) -> list[
             if log_x:
                 axes.set_xscale("log")
                 axes.set_xlim(left, right)
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+                axes.xaxis.set_minor_formatter(NullFormatter())
             columns = 2 if max(map(len, names)) < 24 else 1
             figure.legend(loc="outside lower center", ncols=columns)
 
