@@ -27,7 +27,7 @@ def study(folder: Path, rhos: dict[str, str], **settings: Any) -> StudyRecord:
             write_json({"status": "finished", "metrics": metrics}, run / "result.json")
             (run / "recipe.yaml").write_text(f"model:\n  rho: {rho}\n")
     meta = {"report": settings}
-    write_json({"meta": meta, "variants": dict.fromkeys(rhos, {})}, folder / "study.json")
+    write_json({"meta": meta, "variants": {rho: {} for rho in rhos}}, folder / "study.json")
     return StudyRecord.read(folder)
 
 
