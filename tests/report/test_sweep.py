@@ -25,7 +25,9 @@ def study(folder: Path, rhos: dict[str, str], **settings: Any) -> StudyRecord:
                 history.append({"update": update, "train/loss": 1.0 + update + seed})
             metrics = {"stalled": float(seed), "theory/radius": 0.1 + 0.02 * seed}
             write_json({"status": "finished", "metrics": metrics}, run / "result.json")
-            (run / "recipe.yaml").write_text(f"model:\n  rho: {rho}\n")
+            (run / "recipe.yaml").write_text(
+                f"model:\n  rho: {rho}\nseed: {seed}\nlr: {len(name)}\n"
+            )
     meta = {"report": settings}
     write_json({"meta": meta, "variants": {rho: {} for rho in rhos}}, folder / "study.json")
     return StudyRecord.read(folder)
@@ -37,6 +39,13 @@ def test_a_sweep_is_drawn_against_the_setting_it_names(tmp_path: Path) -> None:
     assert "Stalled against model.rho" in drawing.alt
     assert "model.rho" in drawing.svg
     assert "theory radius, mean and range over seeds" in line_words(record)
+
+
+def test_a_second_setting_gives_a_line_for_each_of_its_values(tmp_path: Path) -> None:
+    rhos = {"a": "0.1", "bb": "0.1", "c": "0.2", "dd": "0.2"}
+    (drawing,) = sweeps(study(tmp_path, rhos, sweep={**SWEEP, "by": "lr"}))
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", drawing.svg)
+    assert {"lr 1", "lr 2"} <= set(words)
 
 
 @pytest.mark.parametrize("rhos", [{"gd": "null"}, {"gd": "0.1", "sam": "0.1"}, {"gd": "text"}])

@@ -22,6 +22,7 @@ def sweeps(record: StudyRecord) -> list[Drawing]:
     ``sweep: {over: model.rho, metrics: [test/acc], line: theory/stall_radius}``: ``over`` is a
     dotted key of the runs' recipes, ``null`` there counts as 0; ``line``, which may be left out, a
     metric in the setting's unit, drawn as a vertical line at its mean and a band over all seeds.
+    ``by``, which may be left out too, is a second setting: one line for each of its values.
     """
     settings = record.settings.get("sweep") or {}
     places = {
@@ -67,16 +68,26 @@ def _drawn(
     record: StudyRecord, metric: str, over: str, places: Mapping[str, float], line: str | None
 ) -> Drawing:
     scale = in_unit(metric)
+    by = (record.settings.get("sweep") or {}).get("by")
+    groups: dict[str, list[str]] = {}
+    for name in places:
+        value = None if by is None else _setting(record.runs[name][0], str(by))
+        groups.setdefault("" if value is None else f"{by} {value:g}", []).append(name)
 
     def plot(figure: Figure, axes: Axes) -> None:
-        means = []
-        for name, place in sorted(places.items(), key=lambda item: item[1]):
-            values = [scale * value for value in _values(record, name, metric)]
-            axes.scatter([place] * len(values), values, s=16, color=SERIES[0], alpha=0.35, lw=0)
-            if values:
-                means.append((place, float(np.mean(values))))
-        if means:
-            axes.plot(*zip(*means, strict=True), color=SERIES[0], marker="o", ms=4)
+        for i, (label, names) in enumerate(groups.items()):
+            color = SERIES[i % len(SERIES)]
+            means = []
+            for name in sorted(names, key=places.__getitem__):
+                values = [scale * value for value in _values(record, name, metric)]
+                where = [places[name]] * len(values)
+                axes.scatter(where, values, s=16, color=color, alpha=0.35, lw=0)
+                if values:
+                    means.append((places[name], float(np.mean(values))))
+            if means:
+                axes.plot(*zip(*means, strict=True), color=color, marker="o", ms=4, label=label)
+        if len(groups) > 1:
+            figure.legend(loc="outside lower center", ncols=min(4, len(groups)))
         known = [value for name in places for value in _values(record, name, line or "")]
         if known:
             axes.axvspan(min(known), max(known), color=SERIES[1], alpha=0.12, lw=0)
