@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from toolkit.history import replacing, write_csv, write_json
-from toolkit.report import comparisons, curves, panels, sweep, tables, upsampled
+from toolkit.report import comparisons, curves, dynamics, panels, sweep, tables, upsampled
 from toolkit.report.canvas import Drawing
 from toolkit.report.cards import card, tally
 from toolkit.report.looks import Look, looks_of
@@ -70,6 +70,7 @@ class _Page:
             self._margins(),
             self._groups(),
             self._upsampled(),
+            self._examples(),
             self._configuration(),
             self._environment(),
         )
@@ -207,6 +208,15 @@ class _Page:
             parts.append(tag("p", upsampled.selection_words(run), class_="note"))
             parts.append(tag("div", *found, class_="figures") if any(found) else None)
         return _section("What was upsampled", None, *parts)
+
+    def _examples(self) -> Html | None:
+        return _section(
+            "How examples were learnt",
+            dynamics.note(self.record),
+            dynamics.score_tables(self.record),
+            self._figures(dynamics.histograms(self.record)),
+            dynamics.sheets(self.record),
+        )
 
     def _configuration(self) -> Html | None:
         differences = tables.configuration_table(self.record)

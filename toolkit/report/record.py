@@ -1,6 +1,6 @@
 """What a report reads: the summary of a study and the files of its runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,14 +53,20 @@ class RunRecord:
     @cached_property
     def pictures(self) -> dict[str, NDArray[Any]] | None:
         """``images``, ``selected``, ``targets``, ``indices``; ``None`` if none were kept."""
-        path = self.folder / "pictures.npz"
-        if not path.exists():
-            return None
-        with (
-            reading(path, "Delete that file."),
-            np.load(path, allow_pickle=False) as file,
-        ):
-            return {name: file[name] for name in file.files}
+        return _archive(self.folder / "pictures.npz")
+
+    @cached_property
+    def forgotten(self) -> dict[str, NDArray[Any]] | None:
+        """``images``, ``targets``, ``indices``, ``forgetting_score``; ``None`` if none kept."""
+        return _archive(self.folder / "forgotten.npz")
+
+    @cached_property
+    def examples(self) -> dict[str, NDArray[Any]] | None:
+        """Scores, targets and clusters by example, not the arrays by epoch; ``None`` if absent.
+
+        Names are those of :class:`callbacks.ExampleDynamics`.
+        """
+        return _archive(self.folder / "examples.npz", without=("loss", "margin", "correct"))
 
     def series(self, key: str, axis: str) -> NDArray[np.float64]:
         """Rows that have a number under ``key``, as ``(rows, 2)``: ``axis``, value."""
@@ -127,6 +133,17 @@ class StudyRecord:
 
     def __iter__(self) -> Iterator[RunRecord]:
         return (run for runs in self.runs.values() for run in runs)
+
+
+def _archive(path: Path, without: Sequence[str] = ()) -> dict[str, NDArray[Any]] | None:
+    if not path.exists():
+        return None
+    with (
+        reading(path, "Delete that file."),
+        path.open("rb") as handle,  # NumPy leaves a damaged file that it opened itself open
+        np.load(handle, allow_pickle=False) as file,
+    ):
+        return {name: file[name] for name in file.files if name not in without}
 
 
 def result_metrics(study: dict[str, Any]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ __all__ = [
     "selection_kind",
     "selection_words",
     "shares",
+    "side_by_side",
 ]
 
 _CLUSTERS = ("fast", "slow")
@@ -99,7 +100,15 @@ def contact_sheet(pictures: Mapping[str, NDArray[Any]], *, selected: bool) -> Ht
     if not len(chosen):
         return None
     chosen = chosen[np.argsort(pictures["targets"][chosen], kind="stable")]
-    images = pictures["images"][chosen]
+    kind = "upsampled" if selected else "other"
+    classes = _classes(pictures["targets"][chosen])
+    return side_by_side(
+        pictures["images"][chosen], f"{len(chosen)} {kind} examples of the classes {classes}"
+    )
+
+
+def side_by_side(images: NDArray[Any], alt: str) -> Html:
+    """Pictures ``(n, height, width, channels)``, n > 0, in rows of ten, as one embedded picture."""
     if images.shape[-1] == 1:
         images = np.repeat(images, 3, axis=-1)
     count, height, width, _ = images.shape
@@ -117,8 +126,6 @@ def contact_sheet(pictures: Mapping[str, NDArray[Any]], *, selected: bool) -> Ht
     file = io.BytesIO()
     matplotlib.image.imsave(file, sheet, format="png")
     data = base64.b64encode(file.getvalue()).decode("ascii")
-    kind = "upsampled" if selected else "other"
-    alt = f"{count} {kind} examples of the classes {_classes(pictures['targets'][chosen])}"
     return tag("img", src=f"data:image/png;base64,{data}", alt=alt)
 
 
