@@ -36,7 +36,7 @@ CHOSEN = {
     "cinic10_useful": ["sgd"],
     "tinyimagenet_useful": ["sgd"],
     "waterbirds_useful": ["sgd"],
-    "cifar10_noise": ["sgd_useful_people"],
+    "cifar10_noise": ["sgd_people"],
     "cifar10_noise_mini": ["sgd_useful"],
     "cifar10_longtail": ["sgd_balanced"],
     "cifar10_longtail_mini": ["sgd_useful"],
