@@ -1,5 +1,6 @@
 """Reference answers that experiments are held against."""
 
-from toolkit.theory.bias_dynamics import Crossing, OrderParameters, TeacherMixture
+from toolkit.theory.bias_dynamics import TeacherMixture
+from toolkit.theory.order_parameters import Crossing, OrderParameters
 
 __all__ = ["Crossing", "OrderParameters", "TeacherMixture"]

@@ -12,7 +12,6 @@ Reference:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -23,41 +22,13 @@ from scipy.optimize import brentq
 from scipy.special import erf, ndtr
 from scipy.stats import multivariate_normal
 
-__all__ = ["Crossing", "OrderParameters", "TeacherMixture"]
+from toolkit.theory.order_parameters import Crossing, OrderParameters, check_products, gram
+
+__all__ = ["TeacherMixture"]
 
 Array = NDArray[np.float64]
 Vector = Sequence[float] | Array
 Matrix = Sequence[Sequence[float]] | Array
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """A change of which sub-population has the lower loss.
-
-    Attributes:
-        time: Steps over the dimension.
-        leader: The sub-population that leads from then on.
-    """
-
-    time: float
-    leader: int
-
-
-@dataclass(frozen=True)
-class OrderParameters:
-    """A solution of the equations at some times.
-
-    Attributes:
-        times: Steps over the dimension, shape ``(times,)``.
-        shift: ``M``, overlaps of student and centres, ``(times, clusters)``.
-        teacher: ``R``, overlaps of student and teachers, ``(times, clusters)``.
-        norm: ``Q``, squared norm of the student, ``(times,)``.
-    """
-
-    times: Float[np.ndarray, " times"]
-    shift: Float[np.ndarray, " times clusters"]
-    teacher: Float[np.ndarray, " times clusters"]
-    norm: Float[np.ndarray, " times"]
 
 
 class TeacherMixture:
@@ -96,7 +67,15 @@ class TeacherMixture:
         )
         given = np.zeros_like(self.shares) if biases is None else biases
         self.biases = np.asarray(given, float)
-        _check(self)
+        check_products(
+            self.shares,
+            {"variances": self.variances, "biases": self.biases},
+            {
+                "centers": self.centers,
+                "alignments": self.alignments,
+                "teachers": self.teachers,
+            },
+        )
         offset = self.alignments.diagonal() + self.biases
         self._thresholds = offset / np.sqrt(self.variances)
         self._mean_labels = erf(self._thresholds / np.sqrt(2))
@@ -273,7 +252,7 @@ class TeacherMixture:
         count = len(self.shares)
         if dimension < 2 * count:
             raise ValueError(f"dimension must be at least {2 * count}, got {dimension}. Raise it.")
-        values, basis = np.linalg.eigh(self._gram())
+        values, basis = np.linalg.eigh(gram(self.centers, self.alignments, self.teachers))
         root = basis * np.sqrt(np.clip(values, 0, None)) @ basis.T
         axes, _ = np.linalg.qr(generator.standard_normal((dimension, 2 * count)))
         rows = np.sqrt(dimension) * root @ axes.T
@@ -301,10 +280,6 @@ class TeacherMixture:
         """``q = E[yhat^2]`` in each sub-population."""
         return shift**2 + self.variances * norm
 
-    def _gram(self) -> Array:
-        """Products of centres and teachers with one another."""
-        return np.block([[self.centers, self.alignments.T], [self.alignments, self.teachers]])
-
 
 def _joint(first: float, second: float, correlation: float) -> float:
     """Probability that two standard normal numbers are below ``first`` and ``second``."""
@@ -312,34 +287,3 @@ def _joint(first: float, second: float, correlation: float) -> float:
         return np.nan
     cov = [[1.0, correlation], [correlation, 1.0]]
     return float(multivariate_normal.cdf([first, second], cov=cov, allow_singular=True))
-
-
-def _check(mixture: TeacherMixture) -> None:
-    count = len(mixture.shares)
-    square = (count, count)
-    shapes = {
-        "variances": (mixture.variances, (count,)),
-        "biases": (mixture.biases, (count,)),
-        "centers": (mixture.centers, square),
-        "alignments": (mixture.alignments, square),
-        "teachers": (mixture.teachers, square),
-    }
-    for name, (value, shape) in shapes.items():
-        if value.shape != shape or not np.isfinite(value).all():
-            raise ValueError(
-                f"{name} must be finite numbers of shape {shape}, as {count} shares say, got shape "
-                f"{value.shape}. Give one for each sub-population."
-            )
-    if (mixture.shares <= 0).any() or not np.isclose(mixture.shares.sum(), 1):
-        raise ValueError(
-            f"shares must be positive and sum to 1, got {mixture.shares}. Leave out what is empty."
-        )
-    if (mixture.variances <= 0).any():
-        raise ValueError(f"variances must be positive, got {mixture.variances}. Raise them.")
-    gram = mixture._gram()
-    ones = np.allclose(mixture.teachers.diagonal(), 1)
-    if not ones or not np.allclose(gram, gram.T) or np.linalg.eigvalsh(gram)[0] < -1e-9:
-        raise ValueError(
-            "centers, alignments and teachers must be products of some vectors, teachers of length "
-            f"1, got {gram.tolist()}. Lower the products."
-        )
