@@ -1,6 +1,13 @@
 """Metrics: pure functions, and thin torchmetrics classes over them."""
 
 from toolkit.metrics.classification import LossAndAccuracy
+from toolkit.metrics.curvature import (
+    Spectrum,
+    hessian_products,
+    lanczos_eigenvalues,
+    loss_increase,
+    weight_norms,
+)
 from toolkit.metrics.dynamics import (
     NOT_VISITED,
     SCORES,
@@ -33,18 +40,23 @@ __all__ = [
     "ExampleRows",
     "GroupMeans",
     "LossAndAccuracy",
+    "Spectrum",
     "SplitRows",
     "classification_margin",
     "first_learned_epoch",
     "forgetting_score",
     "group_means",
     "group_summary",
+    "hessian_products",
+    "lanczos_eigenvalues",
     "lead",
     "learned_for_good_epoch",
     "logit_normalized_margin",
+    "loss_increase",
     "margin_summary",
     "parameter_norm",
     "per_example_cross_entropy",
     "quantile_name",
     "score_means",
+    "weight_norms",
 ]
