@@ -3,7 +3,7 @@
     python tests/benchmarks/run.py
 
 Takes about ten minutes on two cores; use an idle machine. Single ones:
-``python tests/benchmarks/run.py data training sam useful memory two_layer_cnn``, in any choice.
+``python tests/benchmarks/run.py data training sam useful memory two_layer_cnn margins``, any of them.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from measuring import Row, machine, one_thread, table
 
-BENCHMARKS = ("data", "training", "sam", "useful", "memory", "two_layer_cnn")
+BENCHMARKS = ("data", "training", "sam", "useful", "memory", "two_layer_cnn", "margins")
 
 
 def measure(name: str) -> list[Row]:
