@@ -2,8 +2,8 @@
 
     python tests/benchmarks/run.py
 
-Takes about ten minutes on two cores; use an idle machine. Single ones:
-``python tests/benchmarks/run.py data training sam useful memory two_layer_cnn margins``, any of them.
+Takes about ten minutes on two cores; use an idle machine. Single ones, in any choice:
+``python tests/benchmarks/run.py data training sam useful memory two_layer_cnn margins``.
 """
 
 import argparse
