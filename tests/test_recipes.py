@@ -53,6 +53,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:no example was selected",
     "ignore:the selected share",
     "ignore:.*has no example of",
+    "ignore:.*predictions have collapsed",
 )
 
 
