@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,14 +64,15 @@ def test_lock_of_another_host_holds_while_it_is_renewed(
             pass
 
 
-def _contend(folder: str, start: float, wins: "multiprocessing.Queue[int]") -> None:
-    time.sleep(max(0.0, start - time.time()))
+def _contend(folder: str, wins: "multiprocessing.Queue[int]", together: Any) -> None:
+    together.wait(60)
     try:
         with FolderLock(folder):
             wins.put(1)
-            time.sleep(0.5)
+            together.wait(60)  # holds it until every other has tried
     except FolderInUseError:
         wins.put(0)
+        together.wait(60)
 
 
 def test_one_of_many_contenders_for_a_dead_lock_gets_it(tmp_path: Path) -> None:
@@ -78,10 +80,8 @@ def test_one_of_many_contenders_for_a_dead_lock_gets_it(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text(json.dumps(dead))
     context = multiprocessing.get_context("fork")
     wins: multiprocessing.Queue[int] = context.Queue()
-    start = time.time() + 0.3
-    contenders = [
-        context.Process(target=_contend, args=(str(tmp_path), start, wins)) for _ in range(8)
-    ]
+    arguments = (str(tmp_path), wins, context.Barrier(8))
+    contenders = [context.Process(target=_contend, args=arguments) for _ in range(8)]
     for contender in contenders:
         contender.start()
     for contender in contenders:
