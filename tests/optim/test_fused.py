@@ -5,10 +5,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from toolkit.losses import (
+    CrossEntropy,
+    GammaPhiLoss,
+    MulticlassExponential,
+    PairLogLoss,
+    PERMLoss,
+)
 from toolkit.optim import (
     Adam,
     FullBatchMethod,
     FusedBinary,
+    FusedMulticlass,
     GradientDescent,
     LogDomainAdam,
     Momentum,
@@ -17,10 +25,12 @@ from toolkit.optim import (
     Signum,
     State,
     binary_gradient,
+    linear_gradient,
     power_rates,
     run_updates,
 )
 from toolkit.optim.fused_kernel import _exponentials
+from toolkit.optim.fused_multiclass import MulticlassLoss
 from toolkit.optim.linear_gradients import BinaryLoss
 
 METHODS: dict[str, FullBatchMethod] = {
@@ -139,3 +149,63 @@ def test_what_the_kernel_does_not_know_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"method must be one of GradientDescent, .*, got Other"):
         fused.run(Other(), weights, {}, power_rates(0.1))
+
+
+MULTICLASS: dict[str, tuple[MulticlassLoss, float, PERMLoss]] = {
+    "cross-entropy": ("cross_entropy", 1.0, CrossEntropy()),
+    "exponential": ("exponential", 1.0, MulticlassExponential()),
+    "PairLog": ("pair_log", 1.0, PairLogLoss()),
+    "PairLog, temperature 2": ("pair_log", 2.0, PairLogLoss(2.0)),
+    "polynomial": ("polynomial", 1.0, GammaPhiLoss()),
+    "polynomial of power 3": ("polynomial", 3.0, GammaPhiLoss(3.0)),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("loss", MULTICLASS)
+def test_each_multiclass_update_is_that_of_the_reference(name: str, loss: str) -> None:
+    inputs, method = signed(2, 17, 6), METHODS[name]
+    targets = torch.stack([torch.arange(17) % 4, (torch.arange(17) * 7 + 1) % 4])
+    code, parameter, perm = MULTICLASS[loss]
+    fused = FusedMulticlass(inputs, targets, 4, code, parameter, divisor=5.0)
+    gradient = linear_gradient(inputs, targets, 4, perm.scaled_logit_gradient, divisor=5.0)
+    weights = 0.3 * signed(3, 2, 24)  # three settings of two seeds
+    state: State = method.init(weights)
+    other: State = state
+    for update in range(25):
+        rates = power_rates(0.05, 0.5, start=update)
+        found, other = fused.run(method, weights, other, rates)
+        expected, state = run_updates(method, gradient, weights, state, rates)
+        # States have scales of their own, hence a history of rounding.
+        step = (expected - weights).abs().amax(-1, keepdim=True)
+        assert bool(((found - expected).abs() <= 2e-12 * step + 4e-16 * weights.abs()).all())
+        weights = expected
+
+
+@pytest.mark.parametrize("margin", [50.0, 800.0, 1e5])
+def test_multiclass_directions_hold_at_margins_beyond_the_floats(margin: float) -> None:
+    inputs = torch.eye(3, dtype=torch.float64)[None]
+    targets = torch.tensor([[0, 1, 2]])
+    start = (margin * torch.eye(3, dtype=torch.float64) + 0.1 * signed(1, 3, 3)[0]).reshape(1, 9)
+    for name, (code, parameter, perm) in MULTICLASS.items():
+        if name.startswith("polynomial"):
+            continue
+        for method in (NormalizedGradientDescent(), LogDomainAdam()):
+            rates = power_rates(0.1)
+            found, _ = FusedMulticlass(inputs, targets, 3, code, parameter).run(
+                method, start, method.init(start), rates
+            )
+            gradient = linear_gradient(inputs, targets, 3, perm.scaled_logit_gradient)
+            expected, _ = run_updates(method, gradient, start, method.init(start), rates)
+            torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-10)
+
+
+def test_bad_classes_and_losses_are_refused() -> None:
+    inputs, targets = signed(1, 4, 3), torch.tensor([[0, 1, 2, 3]])
+    with pytest.raises(ValueError, match=r"targets must lie in 0\.\.2, got 0\.\.3"):
+        FusedMulticlass(inputs, targets, 3, "cross_entropy")
+    with pytest.raises(ValueError, match=r"parameter must be positive, got -1"):
+        FusedMulticlass(inputs, targets, 4, "pair_log", -1.0)
+    fused = FusedMulticlass(inputs, targets, 4, "cross_entropy")
+    with pytest.raises(ValueError, match=r"\(seeds, size\) = \(1, 12\), got shape \(1, 3\)"):
+        fused.run(GradientDescent(), torch.zeros(1, 3).double(), {}, power_rates(0.1))

@@ -17,6 +17,7 @@ from toolkit.optim.full_batch import (
     run_updates,
 )
 from toolkit.optim.fused import FusedBinary
+from toolkit.optim.fused_multiclass import FusedMulticlass
 from toolkit.optim.implicit_mirror import ImplicitMirrorFlow
 from toolkit.optim.linear_gradients import binary_gradient, binary_weights, linear_gradient
 from toolkit.optim.mirror import MirrorDescent, MirrorMap, TimeChangedMirrorFlow, stop_reason
@@ -31,6 +32,7 @@ __all__ = [
     "Adam",
     "FullBatchMethod",
     "FusedBinary",
+    "FusedMulticlass",
     "Gradient",
     "GradientDescent",
     "GradientFunction",

@@ -1,12 +1,12 @@
 """Many full-batch updates of linear classifiers in one call, compiled, runs side by side."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from toolkit.optim import fused_kernel
@@ -21,18 +21,31 @@ from toolkit.optim.full_batch import (
     Signum,
     State,
 )
+from toolkit.optim.fused_types import (
+    METHOD_ADAM,
+    METHOD_GD,
+    METHOD_LOG_ADAM,
+    METHOD_MOMENTUM,
+    METHOD_NORMALIZED,
+    METHOD_SIGN,
+    METHOD_SIGNUM,
+    Array,
+    Data,
+    MulticlassData,
+    Runs,
+)
 from toolkit.optim.linear_gradients import BinaryLoss
 
 __all__ = ["FusedBinary"]
 
 _METHODS: dict[type[FullBatchMethod], int] = {
-    GradientDescent: fused_kernel.METHOD_GD,
-    Momentum: fused_kernel.METHOD_MOMENTUM,
-    NormalizedGradientDescent: fused_kernel.METHOD_NORMALIZED,
-    SignDescent: fused_kernel.METHOD_SIGN,
-    Signum: fused_kernel.METHOD_SIGNUM,
-    Adam: fused_kernel.METHOD_ADAM,
-    LogDomainAdam: fused_kernel.METHOD_LOG_ADAM,
+    GradientDescent: METHOD_GD,
+    Momentum: METHOD_MOMENTUM,
+    NormalizedGradientDescent: METHOD_NORMALIZED,
+    SignDescent: METHOD_SIGN,
+    Signum: METHOD_SIGNUM,
+    Adam: METHOD_ADAM,
+    LogDomainAdam: METHOD_LOG_ADAM,
 }
 
 
@@ -66,13 +79,11 @@ class FusedBinary:
                 f"loss must be 'exponential' or 'logistic', got {loss!r}. For others use "
                 "run_updates with linear_gradient."
             )
-        _check(signed, "signed")
+        check_double(signed, "signed")
         self.loss = loss
         self.shape = signed.shape
         rows = signed.detach().numpy()
-        self._data = fused_kernel.Data(
-            _padded(rows), _padded(rows.transpose(0, 2, 1)), loss == "exponential"
-        )
+        self._data = Data(padded(rows), padded(rows.transpose(0, 2, 1)), loss == "exponential")
 
     def run(
         self,
@@ -97,43 +108,56 @@ class FusedBinary:
         Raises:
             ValueError: If the weights do not fit the data, or the method is none of those.
         """
-        self._check_run(method, weights)
-        runs = _copied(method, weights, state, rates)
-        count = len(runs.weights)
-        workers = max(1, min(threads or torch.get_num_threads(), count))
-        bounds = [count * worker // workers for worker in range(workers + 1)]
-        code = _METHODS[type(method)]
-        if workers == 1:
-            fused_kernel.advance(code, self._data, runs, 0, count)
-        else:
-            with ThreadPoolExecutor(workers) as pool:
-                parts = [
-                    pool.submit(fused_kernel.advance, code, self._data, runs, start, stop)
-                    for start, stop in pairwise(bounds)
-                ]
-                for part in parts:
-                    part.result()
-        return _shaped(runs.weights, weights), {
-            name: _shaped(getattr(runs, name), value) for name, value in state.items()
-        }
-
-    def _check_run(self, method: FullBatchMethod, weights: Tensor) -> None:
-        if type(method) not in _METHODS:
-            names = ", ".join(kind.__name__ for kind in _METHODS)
-            raise ValueError(
-                f"method must be one of {names}, got {type(method).__name__}. For others use "
-                "run_updates."
-            )
-        _check(weights, "weights")
         seeds, _, size = self.shape
-        if weights.shape[-2:] != (seeds, size):
-            raise ValueError(
-                f"weights must end in (seeds, size) = ({seeds}, {size}), got shape "
-                f"{tuple(weights.shape)}. Put settings in front."
-            )
+        check_weights(weights, seeds, size)
+        return run_compiled(
+            fused_kernel.advance, self._data, method, weights, state, rates, threads
+        )
 
 
-def _check(values: Tensor, name: str) -> None:
+def run_compiled(
+    advance: Callable[..., None],
+    data: Data | MulticlassData,
+    method: FullBatchMethod,
+    weights: Tensor,
+    state: State,
+    rates: Tensor,
+    threads: int | None,
+) -> tuple[Tensor, State]:
+    """Share the runs out to threads; see :meth:`FusedBinary.run`."""
+    if type(method) not in _METHODS:
+        names = ", ".join(kind.__name__ for kind in _METHODS)
+        raise ValueError(
+            f"method must be one of {names}, got {type(method).__name__}. For others use "
+            "run_updates."
+        )
+    runs = _copied(method, weights, state, rates)
+    count = len(runs.weights)
+    workers = max(1, min(threads or torch.get_num_threads(), count))
+    work = partial(advance, _METHODS[type(method)], data, runs)
+    if workers == 1:
+        work(0, count)
+    else:
+        bounds = [count * worker // workers for worker in range(workers + 1)]
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(work, bounds[:-1], bounds[1:]))
+    return _shaped(runs.weights, weights), {
+        name: _shaped(getattr(runs, name), value) for name, value in state.items()
+    }
+
+
+def check_weights(weights: Tensor, seeds: int, size: int) -> None:
+    """Refuse weights that do not end in the data's shape."""
+    check_double(weights, "weights")
+    if weights.shape[-2:] != (seeds, size):
+        raise ValueError(
+            f"weights must end in (seeds, size) = ({seeds}, {size}), got shape "
+            f"{tuple(weights.shape)}. Put settings in front."
+        )
+
+
+def check_double(values: Tensor, name: str) -> None:
+    """Refuse what the compiled updates cannot take."""
     if values.dtype != torch.float64 or values.device.type != "cpu":
         raise ValueError(
             f"{name} must be float64 on the CPU, got {values.dtype} on {values.device}. Use "
@@ -141,26 +165,24 @@ def _check(values: Tensor, name: str) -> None:
         )
 
 
-def _padded(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def padded(rows: Array) -> Array:
     """A copy whose rows are a multiple of 64 bytes, and begin at one."""
     count, examples, size = rows.shape
     width = -(-size // 8) * 8
     buffer = np.zeros(count * examples * width + 8)
     skipped = (-buffer.ctypes.data // 8) % 8
-    padded = buffer[skipped : skipped + count * examples * width]
-    padded = padded.reshape(count, examples, width)
-    padded[:, :, :size] = rows
-    return padded
+    copy = buffer[skipped : skipped + count * examples * width]
+    copy = copy.reshape(count, examples, width)
+    copy[:, :, :size] = rows
+    return copy
 
 
-def _copied(
-    method: FullBatchMethod, weights: Tensor, state: State, rates: Tensor
-) -> fused_kernel.Runs:
+def _copied(method: FullBatchMethod, weights: Tensor, state: State, rates: Tensor) -> Runs:
     shape, size = weights.shape[:-1], weights.shape[-1]
     count = shape.numel()
 
-    def flat(value: Tensor, width: tuple[int, ...]) -> NDArray[np.float64]:
-        copy: NDArray[np.float64] = value.detach().reshape(count, *width).numpy().copy()
+    def flat(value: Tensor, width: tuple[int, ...]) -> Array:
+        copy: Array = value.detach().reshape(count, *width).numpy().copy()
         return copy
 
     settings = torch.zeros(*shape, 3, dtype=torch.float64)
@@ -172,7 +194,7 @@ def _copied(
     expanded = rates.double().reshape(
         len(rates), *[1] * (len(shape) - rates.ndim + 1), *rates.shape[1:]
     )
-    return fused_kernel.Runs(
+    return Runs(
         weights=flat(weights, (size,)),
         first=flat(state.get("first", zeros), (size,)),
         second=flat(state.get("second", zeros), (size,)),
@@ -182,5 +204,5 @@ def _copied(
     )
 
 
-def _shaped(values: NDArray[np.float64], like: Tensor) -> Tensor:
+def _shaped(values: Array, like: Tensor) -> Tensor:
     return torch.from_numpy(values).reshape(like.shape)

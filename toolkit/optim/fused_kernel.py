@@ -8,58 +8,38 @@ number of threads, and on machines with the same instructions not on the machine
 import inspect
 import math
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Data", "Runs", "advance"]
+from toolkit.optim.fused_types import (
+    LOSS_CROSS_ENTROPY,
+    LOSS_EXPONENTIAL,
+    LOSS_PAIR_LOG,
+    LOSS_POLYNOMIAL,
+    METHOD_ADAM,
+    METHOD_GD,
+    METHOD_MOMENTUM,
+    METHOD_NORMALIZED,
+    METHOD_SIGN,
+    METHOD_SIGNUM,
+    Array,
+    Data,
+    Labels,
+    MulticlassData,
+    Runs,
+)
+
+__all__ = ["advance", "advance_multiclass"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Array = NDArray[np.float64]
-
-METHOD_GD, METHOD_MOMENTUM, METHOD_NORMALIZED, METHOD_SIGN = 0, 1, 2, 3
-METHOD_SIGNUM, METHOD_ADAM, METHOD_LOG_ADAM = 4, 5, 6
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01  # its last bits are 0, so that multiples are exact
 LN2_LOW = 1.90821492927058770002e-10
-
-
-class Data(NamedTuple):
-    """Rows ``y_i x_i`` of each seed, and their transpose, both padded with zeros at the end.
-
-    Attributes:
-        rows: ``(seeds, examples, padded size)``.
-        columns: ``(seeds, size, padded examples)``.
-        exponential: Whether the loss is ``exp(-z)`` and not ``log(1 + exp(-z))``.
-    """
-
-    rows: Array
-    columns: Array
-    exponential: bool
-
-
-class Runs(NamedTuple):
-    """What an update changes in place, and the settings.
-
-    Attributes:
-        weights: ``(runs, size)``.
-        first: First moments, likewise.
-        second: Second moments, likewise.
-        log_scale: ``(runs,)``, that of the last gradient.
-        settings: ``(runs, 3)``: beta1, beta2, eps.
-        rates: ``(runs, updates)``.
-    """
-
-    weights: Array
-    first: Array
-    second: Array
-    log_scale: Array
-    settings: Array
-    rates: Array
 
 
 def _compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -130,20 +110,16 @@ def _least(margins: Array, count: int) -> float:
 
 @_compiled
 def _weigh(
-    margins: Array,
-    least: float,
-    scale: float,
-    exponential: bool,
-    weights: Array,
-    powers: NDArray[np.int64],
+    margins: Array, least: float, exponential: bool, weights: Array, powers: NDArray[np.int64]
 ) -> None:
-    """``weights_i = -l'(z_i) / scale``, as :func:`toolkit.optim.binary_weights`."""
+    """``weights_i = -l'(z_i) exp(least)``, as :func:`toolkit.optim.binary_weights`."""
     powers_of_two = powers.view(np.float64)
     _exponentials(margins, least, weights, powers)
     if exponential:
         for i in range(len(weights)):
             weights[i] *= powers_of_two[i]
         return
+    scale = math.exp(-least)
     for i in range(len(weights)):
         power = weights[i] * powers_of_two[i]
         weights[i] = power / (1 + power * scale)
@@ -207,6 +183,27 @@ def _move_by_ratio(
 
 
 @_compiled
+def _move(
+    method: int, runs: Runs, run: int, update: int, total: Array, least: float, divisor: float
+) -> None:
+    """One update; the gradient is ``-exp(-least) / divisor * total``."""
+    rate, scale = runs.rates[run, update], math.exp(-least)
+    if method in (METHOD_GD, METHOD_NORMALIZED, METHOD_SIGN):
+        factor = scale if method == METHOD_GD else 1.0
+        _move_by_gradient(method, runs, run, total, rate, -factor / divisor)
+    elif method == METHOD_MOMENTUM:
+        _move_by_first(False, runs, run, total, rate, -scale / divisor, 1.0)
+    elif method == METHOD_SIGNUM:
+        past = _rescaling(runs, run, -least)
+        _move_by_first(True, runs, run, total, rate, -1 / divisor, past)
+    elif method == METHOD_ADAM:
+        _move_by_ratio(runs, run, total, rate, -scale / divisor, 1.0)
+    else:
+        past = _rescaling(runs, run, -least)
+        _move_by_ratio(runs, run, total, rate, -1 / divisor, past)
+
+
+@_compiled
 def advance(method: int, data: Data, runs: Runs, start: int, stop: int) -> None:
     """All updates of the runs ``start`` to ``stop``, one run after the other, in place.
 
@@ -218,24 +215,85 @@ def advance(method: int, data: Data, runs: Runs, start: int, stop: int) -> None:
     for run in range(start, stop):
         rows, columns = data.rows[run % seeds], data.columns[run % seeds]
         for update in range(runs.rates.shape[1]):
-            rate = runs.rates[run, update]
             _combine(columns, runs.weights[run], margins)
             least = _least(margins, examples)
             if not data.exponential:
                 least = max(least, 0.0)
-            scale = math.exp(-least)
-            _weigh(margins, least, scale, data.exponential, weights, powers)
+            _weigh(margins, least, data.exponential, weights, powers)
             _combine(rows, weights, total)
-            if method in (METHOD_GD, METHOD_NORMALIZED, METHOD_SIGN):
-                factor = scale if method == METHOD_GD else 1.0
-                _move_by_gradient(method, runs, run, total, rate, -factor / examples)
-            elif method == METHOD_MOMENTUM:
-                _move_by_first(False, runs, run, total, rate, -scale / examples, 1.0)
-            elif method == METHOD_SIGNUM:
-                past = _rescaling(runs, run, -least)
-                _move_by_first(True, runs, run, total, rate, -1 / examples, past)
-            elif method == METHOD_ADAM:
-                _move_by_ratio(runs, run, total, rate, -scale / examples, 1.0)
-            else:
-                past = _rescaling(runs, run, -least)
-                _move_by_ratio(runs, run, total, rate, -1 / examples, past)
+            _move(method, runs, run, update, total, least, examples)
+
+
+@_compiled
+def _weigh_class(
+    data: MulticlassData, least: float, margins: Array, fractions: Array, powers: Labels
+) -> None:
+    """From the margins of one rival class to its weights, but for cross-entropy's divisor."""
+    a = data.parameter
+    if data.loss == LOSS_POLYNOMIAL:
+        for i in range(len(margins)):
+            margins[i] = a * (1 + max(margins[i], 0.0)) ** (-a - 1)
+        return
+    if data.loss == LOSS_PAIR_LOG:
+        for i in range(len(margins)):
+            margins[i] *= a
+    scale = math.exp(-least)
+    _exponentials(margins, least, fractions, powers)
+    powers_of_two = powers.view(np.float64)
+    for i in range(len(margins)):
+        power = fractions[i] * powers_of_two[i]
+        margins[i] = a * power / (1 + power * scale) if data.loss == LOSS_PAIR_LOG else power
+
+
+@_compiled
+def _weigh_rivals(data: MulticlassData, targets: Labels, scores: Array, weights: Array) -> float:
+    """``weights[k, i] = q_ik exp(least)`` of the rivals, minus their sum at ``y_i``; least."""
+    classes, examples = weights.shape
+    fractions, powers, sums = np.empty(examples), np.empty(examples, np.int64), np.zeros(examples)
+    least = np.inf
+    for k in range(classes):
+        for i in range(examples):
+            weights[k, i] = scores[targets[i], i] - scores[k, i]
+            if k != targets[i]:
+                least = min(least, weights[k, i])
+    if data.loss == LOSS_POLYNOMIAL:
+        least = 0.0
+    elif data.loss != LOSS_EXPONENTIAL:
+        least = max(least, 0.0) * data.parameter
+    for k in range(classes):
+        _weigh_class(data, least, weights[k], fractions, powers)
+        for i in range(examples):
+            weights[k, i] = weights[k, i] if k != targets[i] else 0.0
+            sums[i] += weights[k, i]
+    for i in range(examples):
+        divisor = 1 + sums[i] * math.exp(-least) if data.loss == LOSS_CROSS_ENTROPY else 1.0
+        for k in range(classes):
+            weights[k, i] /= divisor
+        weights[targets[i], i] = -sums[i] / divisor
+    return least
+
+
+@_compiled
+def advance_multiclass(
+    method: int, data: MulticlassData, runs: Runs, start: int, stop: int
+) -> None:
+    """As :func:`advance`, for scores ``X W`` with ``W`` flattened row by row."""
+    seeds, examples = data.rows.shape[:2]
+    size, classes = data.columns.shape[1], data.classes
+    column, total = np.empty(size), np.empty(size * classes)
+    one_class = np.empty(data.rows.shape[2])
+    scores = np.empty((classes, data.columns.shape[2]))
+    weights = np.empty((classes, examples))
+    for run in range(start, stop):
+        seed = run % seeds
+        for update in range(runs.rates.shape[1]):
+            for k in range(classes):
+                for j in range(size):
+                    column[j] = runs.weights[run, j * classes + k]
+                _combine(data.columns[seed], column, scores[k])
+            least = _weigh_rivals(data, data.targets[seed], scores, weights)
+            for k in range(classes):
+                _combine(data.rows[seed], weights[k], one_class)
+                for j in range(size):
+                    total[j * classes + k] = -one_class[j]
+            _move(method, runs, run, update, total, least, data.divisor)
