@@ -57,8 +57,8 @@ class ExampleDynamics(L.Callback):
     | ``train/forgetting_score``, ``train/first_learned``, ``train/learned_for_good`` | all |
     | ``train/forgetting_score/slow``, ``train/forgetting_score/fast``, ... | of each cluster |
 
-    Memory: 9 bytes per example and epoch on rank 0, in the checkpoints too as far as training has
-    come, 90 MB for 50,000 examples and 200 epochs; on each device at most 80 bytes per example.
+    Memory: 9 bytes per example and epoch on rank 0, and in checkpoints as far as training has come
+    (90 MB for 50,000 examples and 200 epochs); 112 bytes per example of its share on each device.
 
     Attributes:
         history: The arrays so far; on rank 0.
