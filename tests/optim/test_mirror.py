@@ -172,7 +172,7 @@ def test_runs_side_by_side_are_runs_alone() -> None:
 
 @pytest.mark.parametrize("kind", [TimeChangedMirrorFlow, ImplicitMirrorFlow])
 def test_a_run_that_overflows_stops_says_so_and_stays(kind: type[Flow]) -> None:
-    start = torch.zeros(2, dtype=torch.float64)
+    start = torch.full((2,), 25.0, dtype=torch.float64)
     flow = kind(ExpSquare(), TOY)
     weights, state = start, flow.init(start)
     for _ in range(5000):
@@ -198,3 +198,82 @@ def test_a_step_that_cannot_be_made_small_enough_ends_the_run() -> None:
     reason = stop_reason(int(after["stopped"]))
     assert reason is not None
     assert "small enough" in reason
+
+
+# Angles to the own limit in degrees after 100, 1000 and 10 000 explicit steps from 0 on TOY, by an
+# independent implementation whose first step is another.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "angles"),
+    [
+        ("l2", (4.6, 0.45, 0.05)),
+        ("p = 3", (1.3, 0.01, 0.0)),
+        ("p = 1.5", (10.6, 2.9, 0.86)),
+        ("hyperbolic entropy", (24.0, 7.5, 2.4)),
+        ("abs log", (22.5, 7.2, 2.3)),
+        ("cosh", (6.4, 0.75, 0.07)),
+    ],
+)
+def test_angles_on_the_toy_data_are_the_known_ones(name: str, angles: tuple[float, ...]) -> None:
+    flow = TimeChangedMirrorFlow(POTENTIALS[name], TOY)
+    weights = torch.zeros(2, dtype=torch.float64)
+    state = flow.init(weights)
+    for update in range(10_000):
+        weights, state = flow.update(weights, state)
+        if update + 1 in (100, 1000, 10_000):
+            expected = angles[round(math.log10(update + 1)) - 2]
+            found = degrees(weights, own_limit(name))
+            assert found == pytest.approx(expected, rel=0.025, abs=0.05)
+
+
+# Ratios to the optimum on 50 Gaussian examples of 50 features, seed 0, after 1000 and 10 000 steps.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("potential", "ratios"),
+    [
+        (Power(2.0), (0.985, 0.999)),
+        (Power(3.0), (0.944, 0.998)),
+        (Power(1.5), (0.983, 0.999)),
+        (Power(1.1), (0.835, 0.948)),
+        (HyperbolicEntropy(), (0.947, 0.983)),
+        (HyperbolicEntropy(1e-3), (0.881, 0.951)),
+        (HyperbolicCosine(), (0.866, 0.907)),
+    ],
+)
+def test_ratios_on_gaussian_data_are_the_known_ones(
+    potential: Potential, ratios: tuple[float, float]
+) -> None:
+    rows = gaussian(0, 50)
+    flow = TimeChangedMirrorFlow(potential, rows)
+    weights = torch.zeros(50, dtype=torch.float64)
+    state = flow.init(weights)
+    gamma = max_margin_of_constraints(rows, potential.norm).margin
+    for updates, expected in zip((1000, 9000), ratios, strict=True):
+        for _ in range(updates):
+            weights, state = flow.update(weights, state)
+        found = float((rows @ weights).min() / potential.norm(weights)) / gamma
+        assert found == pytest.approx(expected, abs=0.012)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("potential", "ratios"),
+    [
+        (HyperbolicCosine(), (0.33, 0.82, 0.978)),
+        (Power(3.0), (0.57, 0.93, 0.993)),
+        (HyperbolicEntropy(), (0.50, 0.86, 0.961)),
+    ],
+)
+def test_implicit_steps_reach_the_known_ratios(
+    potential: Potential, ratios: tuple[float, ...]
+) -> None:
+    rows = gaussian(0, 50)
+    flow = ImplicitMirrorFlow(potential, rows)
+    weights = torch.zeros(50, dtype=torch.float64)
+    state = flow.init(weights)
+    gamma = max_margin_of_constraints(rows, potential.norm).margin
+    for margin, expected in zip((1.0, 10.0, 100.0), ratios, strict=True):
+        while float((rows @ weights).min()) < margin:
+            weights, state = flow.update(weights, state)
+        found = float((rows @ weights).min() / potential.norm(weights)) / gamma
+        assert found == pytest.approx(expected, abs=0.012)

@@ -104,7 +104,7 @@ def test_a_single_support_vector_has_the_closed_form(
         assert found.direction.tolist() == pytest.approx(direction, abs=1e-9)
 
 
-@pytest.mark.parametrize("p", [1.0, 1.1, 1.5, 2.0, 2.5, 3.0, 6.0, 20.0, math.inf])
+@pytest.mark.parametrize("p", [1.0, 1.02, 1.1, 1.5, 2.0, 2.5, 3.0, 6.0, 20.0, 100.0, math.inf])
 @pytest.mark.parametrize(("examples", "size"), [(20, 30), (30, 5), (7, 7)])
 def test_every_answer_carries_a_certificate(p: float, examples: int, size: int) -> None:
     inputs = np.random.default_rng(examples).standard_normal((examples, size))
@@ -271,3 +271,18 @@ def test_a_convex_solver_finds_the_same_margins() -> None:
         cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(weights, p)), [rows @ weights >= 1]).solve()
         expected = 1 / np.linalg.norm(weights.value, p)
         assert max_margin(inputs, labels, p).margin == pytest.approx(expected, rel=1e-5)
+
+
+def test_margins_grow_with_p_from_the_l1_to_the_maximum_norm() -> None:
+    inputs, labels = gaussian(0)
+    exponents = [1.0, 1.01, 1.05, 1.2, 1.3, 1.9, 2.0, 2.1, 4.0, 7.9, 8.0, 30.0, 300.0, math.inf]
+    margins = [max_margin(inputs, labels, p).margin for p in exponents]
+    assert margins == sorted(margins)
+    # The l_p ball of 50 dimensions lies between those of the neighbours.
+    for lower, upper, p, q in zip(margins, margins[1:], exponents, exponents[1:], strict=False):
+        assert upper <= lower * 50 ** (1 / p - 1 / q) * (1 + 1e-9)
+
+
+def test_a_p_too_near_to_1_is_refused_if_it_cannot_be_certified() -> None:
+    with pytest.raises(RuntimeError, match="the margin's bounds must meet, got"):
+        max_margin(*gaussian(0), 1.0001)

@@ -6,6 +6,7 @@ below every float while its direction goes on to matter. Settings that are tenso
 per run. For a net take ``torch.nn.utils.parameters_to_vector`` and its autograd gradient.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ __all__ = [
     "Signum",
     "State",
     "column",
-    "power_rates",
     "run_updates",
 ]
 
@@ -167,7 +167,7 @@ class Adam(FullBatchMethod):
     ``eps = 0`` at every margin.
 
     Attributes:
-        beta1: Of the first moment; the theory asks for ``beta1 <= beta2``.
+        beta1: Of the first moment; the theory asks for ``beta1 <= beta2``, else a warning is given.
         beta2: Of the second.
         eps: Added to the root; 0 may be given.
 
@@ -179,6 +179,9 @@ class Adam(FullBatchMethod):
     beta1: Setting = 0.9
     beta2: Setting = 0.99
     eps: Setting = 1e-8
+
+    def __post_init__(self) -> None:
+        _warn_of_betas(self.beta1, self.beta2)
 
     def init(self, weights: Float[Tensor, " *runs size"]) -> State:
         """Moments of 0."""
@@ -204,7 +207,7 @@ class LogDomainAdam(FullBatchMethod):
     has always been 0 stays.
 
     Attributes:
-        beta1: Of the first moment; the theory asks for ``beta1 <= beta2``.
+        beta1: Of the first moment; the theory asks for ``beta1 <= beta2``, else a warning is given.
         beta2: Of the second.
 
     Reference:
@@ -213,6 +216,9 @@ class LogDomainAdam(FullBatchMethod):
 
     beta1: Setting = 0.9
     beta2: Setting = 0.99
+
+    def __post_init__(self) -> None:
+        _warn_of_betas(self.beta1, self.beta2)
 
     def init(self, weights: Float[Tensor, " *runs size"]) -> State:
         """Moments of 0."""
@@ -229,29 +235,6 @@ class LogDomainAdam(FullBatchMethod):
         second = beta2 * past**2 * state["second"] + (1 - beta2) * gradient.values**2
         moved = weights - column(rate) * _ratio(first, second.sqrt())
         return moved, {"first": first, "second": second, "log_scale": gradient.log_scale}
-
-
-def power_rates(
-    rate: Setting, power: Setting = 0.0, *, start: int = 0, count: int = 1, offset: float = 2.0
-) -> Float[Tensor, " count *runs"]:
-    """Learning rates ``rate (t + offset)^-power`` of the updates ``t = start, start + 1, ...``.
-
-    Args:
-        rate: One, or one per run.
-        power: Likewise; 0 is a constant rate.
-        start: The first update, from 0.
-        count: How many.
-        offset: 2 as in the analysis of Adam.
-
-    Example:
-        >>> power_rates(0.1, 0.5, count=3).tolist()  # doctest: +ELLIPSIS
-        [0.0707..., 0.0577..., 0.05]
-    """
-    base = torch.as_tensor(rate, dtype=torch.float64)
-    exponent = torch.as_tensor(power, dtype=torch.float64)
-    updates = torch.arange(start, start + count, dtype=torch.float64) + offset
-    column = updates.reshape(-1, *[1] * max(base.ndim, exponent.ndim))
-    return base * torch.pow(column, -exponent)
 
 
 def run_updates(
@@ -273,9 +256,18 @@ def run_updates(
     Returns:
         The weights and the state after the last.
     """
-    for rate in rates:
+    for rate in rates.to(weights.device):
         weights, state = method.update(weights, gradient(weights), state, rate)
     return weights, state
+
+
+def _warn_of_betas(beta1: Setting, beta2: Setting) -> None:
+    if bool((torch.as_tensor(beta1) > torch.as_tensor(beta2)).any()):
+        warnings.warn(
+            f"beta1 must be at most beta2 for the theorem on Adam's limit, got {beta1} and "
+            f"{beta2}. The run goes on and may end elsewhere.",
+            stacklevel=3,
+        )
 
 
 def column(setting: Setting) -> Setting:

@@ -4,13 +4,21 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from toolkit.optim.full_batch import Gradient, GradientFunction
 
-__all__ = ["BinaryLoss", "ScoreGradient", "binary_gradient", "binary_weights", "linear_gradient"]
+__all__ = [
+    "BinaryLoss",
+    "ScoreGradient",
+    "binary_gradient",
+    "binary_weights",
+    "linear_gradient",
+    "stable_rate",
+]
 
 BinaryLoss = Literal["exponential", "logistic"]
 ScoreGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -101,3 +109,30 @@ def linear_gradient(
         return Gradient((inputs.mT @ values).flatten(-2), log_scale - log_divisor)
 
     return gradient
+
+
+def stable_rate(
+    inputs: Float[Tensor, " *data examples size"], smoothness: float, divisor: float | None = None
+) -> Float[Tensor, " *data"]:
+    """The rate ``2 / (beta sigma_max(X)^2 / divisor)`` below which gradient descent is covered.
+
+    Args:
+        inputs: The ``X`` or ``Z`` of each run.
+        smoothness: The ``beta`` of the loss: 1/4 for the logistic loss of a margin. For a loss of
+            relative margins multiply that of ``psi`` by the number of classes.
+        divisor: Of the summed loss: the number of examples by default.
+
+    Returns:
+        One bound per run. The exponential loss has none: its curvature is that of the start.
+
+    Example:
+        >>> import torch
+        >>> stable_rate(torch.eye(2), smoothness=0.25)
+        tensor(16.)
+
+    Reference:
+        Soudry et al. 2018, JMLR 19:70; Ravi, Scott, Soudry, Wang 2024, arXiv:2411.01350, thm 3.4.
+    """
+    divided = inputs.shape[-2] if divisor is None else divisor
+    largest: Tensor = torch.linalg.matrix_norm(inputs, 2)
+    return 2 * divided / (smoothness * largest**2)

@@ -11,7 +11,11 @@ Vector = NDArray[np.float64]
 
 
 def least_power_norm(
-    constraints: Vector, p: float, start: Vector, max_iterations: int = 500
+    constraints: Vector,
+    p: float,
+    weights: Vector,
+    multipliers: Vector,
+    max_iterations: int = 500,
 ) -> tuple[Vector, Vector]:
     """Minimise ``sum_j |w_j|^p / p`` subject to ``G w >= 1``.
 
@@ -23,7 +27,8 @@ def least_power_norm(
     Args:
         constraints: The ``G``, ``(rows, size)``.
         p: Above 1, finite.
-        start: Strictly feasible: ``G start > 1``.
+        weights: A guess of ``w`` with ``G w >= 1``.
+        multipliers: A guess of ``a``, up to a factor, not negative.
         max_iterations: Of Newton's method.
 
     Returns:
@@ -33,18 +38,10 @@ def least_power_norm(
         Boyd and Vandenberghe 2004, Convex Optimization, algorithm 11.2.
     """
     system = _Primal(constraints, p) if p >= 2 else _Dual(constraints, p)
-    state = system.start(start)
-    best, best_gap = state, np.inf
-    stalled = 0
-    for _ in range(max_iterations):
-        gap = float(state.multipliers @ state.slacks)
-        error = gap + float(np.abs(system.residual(state, 0.0)).max())
-        stalled = 0 if error < 0.9 * best_gap else stalled + 1
-        if error < best_gap:
-            best, best_gap = state, error
-        if error < 1e-15 or stalled > 12:
-            break
-        state = _step(system, state, 0.1 * gap / len(state.slacks))
+    # Powers may overflow on the way; what comes of that is no better than what there is.
+    with np.errstate(all="ignore"):
+        state = _start(system, p, 1.02 * weights, multipliers / multipliers.sum())
+        best = _follow(system, state, max_iterations)
     return best.weights, best.multipliers
 
 
@@ -69,11 +66,6 @@ class _Primal:
         self.constraints = constraints
         self.p = p
 
-    def start(self, weights: Vector) -> _State:
-        slacks = self.constraints @ weights - 1
-        gradient = np.abs(self._gradient(weights)).max()
-        return _State(weights, gradient / slacks / len(slacks), slacks)
-
     def residual(self, state: _State, mu: float) -> Vector:
         return np.concatenate(
             [
@@ -94,6 +86,9 @@ class _Primal:
         slacks = self.constraints @ weights + primal
         return _State(weights, -(centring / state.slacks) - ratio * slacks, slacks)
 
+    def complete(self, state: _State) -> _State:
+        return state
+
     def _gradient(self, weights: Vector) -> Vector:
         gradient: Vector = np.sign(weights) * np.abs(weights) ** (self.p - 1)
         return gradient
@@ -105,13 +100,6 @@ class _Dual:
     def __init__(self, constraints: Vector, p: float) -> None:
         self.constraints = constraints
         self.q = p / (p - 1)
-
-    def start(self, weights: Vector) -> _State:
-        p = self.q / (self.q - 1)
-        gradient = np.sign(weights) * np.abs(weights) ** (p - 1)
-        slacks = self.constraints @ weights - 1
-        multipliers = np.abs(gradient).max() / slacks / len(slacks)
-        return self._complete(_State(weights, multipliers, slacks))
 
     def residual(self, state: _State, mu: float) -> Vector:
         weights = self._weights(state.multipliers)
@@ -132,13 +120,35 @@ class _Dual:
         slacks = -(centring + state.slacks * multipliers) / state.multipliers
         return _State(np.zeros_like(theta), multipliers, slacks)
 
-    def _complete(self, state: _State) -> _State:
+    def complete(self, state: _State) -> _State:
         return _State(self._weights(state.multipliers), state.multipliers, state.slacks)
 
     def _weights(self, multipliers: Vector) -> Vector:
         theta = multipliers @ self.constraints
         weights: Vector = np.sign(theta) * np.abs(theta) ** (self.q - 1)
         return weights
+
+
+def _follow(system: _Primal | _Dual, state: _State, max_iterations: int) -> _State:
+    """The best state on the central path, until it gets no better."""
+    best, best_error, stalled = state, np.inf, 0
+    for _ in range(max_iterations):
+        gap = float(state.multipliers @ state.slacks)
+        error = gap + float(np.abs(system.residual(state, 0.0)).max())
+        stalled = 0 if error < 0.9 * best_error else stalled + 1
+        if error < best_error:
+            best, best_error = state, error
+        if not 1e-15 <= error < np.inf or stalled > 12:
+            break
+        state = _step(system, state, 0.1 * gap / len(state.slacks))
+    return best
+
+
+def _start(system: _Primal | _Dual, p: float, weights: Vector, shares: Vector) -> _State:
+    """Strictly feasible, of multipliers that are all positive and add up to the right size."""
+    size = float((np.abs(weights) ** p).sum() / (weights @ (shares @ system.constraints)))
+    multipliers = size * (shares + 0.01 / len(shares))
+    return system.complete(_State(weights, multipliers, system.constraints @ weights - 1))
 
 
 def _step(system: _Primal | _Dual, state: _State, mu: float) -> _State:
@@ -157,7 +167,7 @@ def _step(system: _Primal | _Dual, state: _State, mu: float) -> _State:
         if np.linalg.norm(system.residual(moved, mu)) <= (1 - 0.01 * step) * norm:
             break
         step /= 2
-    return system._complete(moved) if isinstance(system, _Dual) else moved
+    return system.complete(moved)
 
 
 def _solve(matrix: Vector, right: Vector) -> Vector:

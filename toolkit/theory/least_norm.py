@@ -38,13 +38,14 @@ def least_norm(constraints: Vector, p: float) -> tuple[Vector, Vector]:
         return _least_maximum(constraints)
     if p == 2:
         return _least_distance(constraints)
-    weights, _ = _least_distance(constraints)
+    # From the nearest exact solution; in units of `size` all numbers are about 1.
+    nearest = math.inf if p >= 8 else 1.0 if p <= 1.25 else 2.0
+    weights, multipliers = least_norm(constraints, nearest)
+    weights = weights / float((constraints @ weights).min())
     size = float(np.abs(weights).max())
-    unit = weights / size
-    # Twice a feasible point is strictly feasible; in units of `size` all numbers are about 1.
-    scaled = constraints * size
-    start = unit * (2 / float((scaled @ unit).min()))
-    found, multipliers = least_power_norm(scaled, p, start)
+    found, multipliers = least_power_norm(
+        constraints * size, p, weights / size, np.maximum(multipliers, 0)
+    )
     return found * size, multipliers
 
 
