@@ -44,7 +44,13 @@ CHOSEN = {
     "bias_digits": ["group_dro"],
     "bias_adult": ["balanced"],
 }
-JOINT = ["two_layer_cnn", "two_layer_cnn_rho", "bias_gaussian", "bias_spurious"]
+JOINT = [
+    "two_layer_cnn",
+    "two_layer_cnn_rho",
+    "two_layer_cnn_strength",
+    "bias_gaussian",
+    "bias_spurious",
+]
 ALL = [(recipe, variant) for recipe, variants in CHOSEN.items() for variant in variants]
 
 pytestmark = pytest.mark.filterwarnings(

@@ -78,6 +78,8 @@ if ranks > 1:
     found["local chunks"] = fit(ranks, perturbation="local", m=3)
 rank = os.environ.get("LOCAL_RANK", 0)
 open(f"{sys.argv[2]}/{rank}.json", "w").write(json.dumps(found))
+if ranks > 1:  # else gloo's threads may still run when the process ends, which aborts it
+    torch.distributed.destroy_process_group()
 """
 
 

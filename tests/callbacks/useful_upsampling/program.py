@@ -213,6 +213,8 @@ def main() -> None:
     trainer, module = fit(folder, callbacks, **settings)
     torch.save(module.state_dict(), folder / f"final{trainer.global_rank}.pt")
     (folder / f"final{trainer.global_rank}.txt").write_text(digest(module))
+    if arguments.devices > 1:  # else gloo's threads may abort the process as it ends
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
