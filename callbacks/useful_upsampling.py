@@ -110,10 +110,9 @@ weighted once however often it is copied; where batches hold indices and steps r
         RuntimeError: In ``fit``, with a strategy that shards the model.
 
     Reference:
-        Nguyen et al. 2024, arXiv:2404.17768. Clusters per class and the upsampling of the one with
-        the higher loss are in the authors' words; k-means, the restart from the same weights and
-        ``factor=2`` are known at second hand. That logits are clustered, the settings of k-means,
-        the rule of ``"auto"`` and the treatment of ties are ours.
+        Nguyen et al. 2024, arXiv:2404.17768. Clusters per class, of which the one with the higher
+        loss is upsampled, are the authors' words; k-means, the restart from the same weights and
+        ``factor=2`` are known at second hand; logits, ``"auto"`` and ties are ours.
     """
 
     runs_in_separation = True  # to say in a checkpoint written in stage one that it is one
