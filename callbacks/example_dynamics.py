@@ -10,7 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from callbacks._observing import is_skipped, record_values
+from callbacks._observing import Split, SplitObserver, is_skipped, record_values
 from toolkit import distributed
 from toolkit.data.selection import UpsampledSet
 from toolkit.functional import Field, Fields
@@ -28,7 +28,7 @@ __all__ = ["ExampleDynamics"]
 ObservedSplit = Literal["train", "val"]
 
 
-class ExampleDynamics(L.Callback):
+class ExampleDynamics(SplitObserver):
     """Observes: loss, correctness and margin of each example in each epoch, and what they come to.
 
     Of ``train``, the values are those of the batches as trained, which costs no further pass:
@@ -138,51 +138,6 @@ class ExampleDynamics(L.Callback):
         if distributed.is_main():
             self.history.reserve(max(trainer.max_epochs or 0, 0), self._size or 0)
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget what an unfinished epoch left."""
-        if self.split == "train":
-            self._rows.clear()
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        """Note the batch."""
-        if self.split == "train":
-            self._note(outputs, batch)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write the epoch into the arrays."""
-        if self.split == "train":
-            self._put(trainer)
-
-    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the last validation."""
-        if self.split == "val":
-            self._rows.clear()
-
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Note the batch."""
-        if self.split == "val" and dataloader_idx == 0 and _is_training(trainer):
-            self._note(outputs, batch)
-
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write the validation into the arrays."""
-        if self.split == "val" and _is_training(trainer):
-            self._put(trainer)
-
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write the archive, and log the means of the scores."""
         values: dict[str, Tensor] = {}
@@ -219,9 +174,13 @@ class ExampleDynamics(L.Callback):
         self._size = self._given = None
         self._written = False
 
+    def _begin(self, split: Split, pl_module: L.LightningModule) -> None:
+        if split == self.split:
+            self._rows.clear()
+
     @torch.no_grad()
-    def _note(self, outputs: Any, batch: Any) -> None:
-        if is_skipped(outputs):
+    def _note(self, split: Split, trainer: L.Trainer, outputs: Any, batch: Any) -> None:
+        if split != self.split or not _is_training(trainer) or is_skipped(outputs):
             return
         logits = self._fields.read("logits", outputs, f"the outputs of a {self.split} step")
         targets = self._fields.read("targets", batch)
@@ -232,7 +191,10 @@ class ExampleDynamics(L.Callback):
         margins = classification_margin(logits, targets)
         self._rows.add(indices, labels=[indices, targets], values=[losses, correct, margins])
 
-    def _put(self, trainer: L.Trainer) -> None:
+    def _log(self, split: Split, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write the epoch into the arrays."""
+        if split != self.split or not _is_training(trainer):
+            return
         labels, values = self._rows.merged()
         self._rows.clear()
         if not len(labels):
@@ -272,7 +234,7 @@ class ExampleDynamics(L.Callback):
 
 
 def _is_training(trainer: L.Trainer) -> bool:
-    return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+    return trainer.state.fn == TrainerFn.FITTING
 
 
 def _size_of(loader: Any) -> int | None:

@@ -53,6 +53,9 @@ class JointModel(L.LightningModule):
         ValueError: If a number is below 1.
     """
 
+    needs_cpu = False
+    """Whether the updates are loops that run on the CPU only."""
+
     updates_done: Tensor
     failed: Tensor
 
@@ -93,6 +96,9 @@ class JointModel(L.LightningModule):
             told.append("must have nonfinite: stop; a member stops alone, the others go on.")
         if trainer.get("devices", 1) not in (1, "auto", [0]):
             told.append(f"must have trainer.devices 1, got {trainer['devices']}. Use --jobs.")
+        accelerator = trainer.get("accelerator", "auto")
+        if cls.needs_cpu and accelerator != "cpu":
+            told.append(f"must have trainer.accelerator cpu, got {accelerator}.")
         return told
 
     @property

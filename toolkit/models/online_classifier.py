@@ -64,6 +64,7 @@ class OnlineClassifier(JointModel):
         Jain, Nobahari, Baratin, Sarao Mannelli 2024, arXiv:2405.18296.
     """
 
+    needs_cpu = True
     logged_keys = (
         "order/shift", "order/teacher/*", "order/norm", "order/cosine", "theory/shift",
         "theory/teacher/*", "theory/norm", "theory/group_loss/*", "val/group_loss/*",
@@ -107,15 +108,6 @@ class OnlineClassifier(JointModel):
         self._mixtures: list[TeacherMixture] = []
         self._parts: list[dict[str, np.ndarray[Any, Any]]] = []
         self._paths: list[dict[int, OrderParameters]] = []
-
-    @classmethod
-    def check_recipe(cls, resolved: Mapping[str, Any], node: Mapping[str, Any]) -> list[str]:
-        """As for any joint model; and it runs on the CPU."""
-        told = super().check_recipe(resolved, node)
-        accelerator = (resolved.get("trainer") or {}).get("accelerator", "auto")
-        if accelerator != "cpu":
-            told.append(f"must have trainer.accelerator cpu, got {accelerator}.")
-        return told
 
     def forward(self, inputs: Float[Tensor, "members examples dimension"]) -> Tensor:
         """Outputs ``(members, examples)``."""

@@ -4,7 +4,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -72,6 +71,7 @@ class TwoLayerCNN(JointModel):
         Nguyen et al. 2024, arXiv:2404.17768; SAM: Foret et al. 2021, arXiv:2010.01412.
     """
 
+    needs_cpu = True
     logged_keys = (
         "train/loss", "train/grad_norm", "train/alignment/fast", "train/alignment/slow",
         "train/alignment/gap", "train/alignment/ratio", "train/contribution/fast",
@@ -130,15 +130,6 @@ class TwoLayerCNN(JointModel):
         self.register_buffer("seed", torch.tensor([seed]))
         self.register_buffer("reached", torch.full((1, 3), -1.0, dtype=torch.float64))
         self._parts: list[PatchMember] = []
-
-    @classmethod
-    def check_recipe(cls, resolved: Mapping[str, Any], node: Mapping[str, Any]) -> list[str]:
-        """As for any joint model; and it runs on the CPU."""
-        told = super().check_recipe(resolved, node)
-        accelerator = (resolved.get("trainer") or {}).get("accelerator", "auto")
-        if accelerator != "cpu":
-            told.append(f"must have trainer.accelerator cpu, got {accelerator}.")
-        return told
 
     def forward(self, inputs: Float[Tensor, "members examples patches dim"]) -> Tensor:
         """Outputs ``(members, examples)``."""
